@@ -1,0 +1,153 @@
+"""Frozen configurations. An unknown key is an error that names the known ones.
+
+Shapes in docstrings: D hidden size, F feed-forward size, H query heads, K key/value heads, d head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .errors import ConfigError
+
+
+class Frozen(BaseModel):
+    """Base of every config: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], what: str) -> Self:
+        """Validate `values`; raises ConfigError that says where in `what` the fault is, and which keys exist."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            faults = [f"{'.'.join(map(str, e['loc'])) or 'value'}: {e['msg']}" for e in error.errors()]
+            known = ", ".join(cls.model_fields)
+            raise ConfigError(f"{what}: " + "; ".join(faults) + f" (known keys: {known})") from None
+
+
+class RopeConfig(Frozen):
+    """Rotary positions, with the scalings that the llama and qwen families publish.
+
+    `kind` follows transformers' `rope_type`: default, linear, dynamic (NTK), yarn, llama3.
+    `rotary_dim` is the number of leading dimensions of a head that rotate (all of them when None).
+    """
+
+    theta: float = Field(10_000.0, gt=0)
+    kind: Literal["default", "linear", "dynamic", "yarn", "llama3"] = "default"
+    factor: float = Field(1.0, ge=1.0)
+    original_max_positions: int | None = Field(None, gt=0)
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+    rotary_dim: int | None = Field(None, gt=0)
+
+
+class ModelConfig(Frozen):
+    """One decoder-only transformer: what every layer is made of, and its sizes.
+
+    `mixers` and `feed_forwards` name one kind per layer, so hybrids need no other config.
+    """
+
+    family: Literal["llama", "qwen2", "qwen3"]
+    vocab_size: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    intermediate_size: int = Field(gt=0)
+    num_layers: int = Field(gt=0)
+    num_heads: int = Field(gt=0)
+    num_kv_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0, multiple_of=2)
+    rms_norm_eps: float = Field(1e-6, gt=0)
+    tie_embeddings: bool = True
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    rope: RopeConfig = RopeConfig.model_construct()
+    max_positions: int = Field(gt=0)
+    mixers: tuple[Literal["attention"], ...] = ()
+    feed_forwards: tuple[Literal["dense"], ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_layers(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(n := values.get("num_layers"), int):
+            values = {**values}
+            values.setdefault("mixers", ("attention",) * n)
+            values.setdefault("feed_forwards", ("dense",) * n)
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
+        if len(self.mixers) != self.num_layers or len(self.feed_forwards) != self.num_layers:
+            raise ValueError("mixers and feed_forwards must name one kind for each layer")
+        return self
+
+    @property
+    def q_size(self) -> int:
+        """Width of all query heads: H * d."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Width of all key (or value) heads: K * d."""
+        return self.num_kv_heads * self.head_dim
+
+
+class AdapterConfig(Frozen):
+    """What conversion adds to an AR base. All of it acts on preview rows only ("gated"): commit rows stay the base.
+
+    `base_fingerprint` ties the adapter to the weights it was trained on (see checkpoint.fingerprint).
+    """
+
+    format: Literal[1] = 1
+    base_name: str
+    base_fingerprint: str
+    rank: int = Field(64, gt=0)
+    alpha: float = Field(64.0, gt=0)
+    max_block: int = Field(32, gt=0)
+    chain_size: int = Field(768, ge=0)
+    prediction_offset: Literal[0, 1] = 1
+    block_size: int = Field(8, gt=0)
+    vocab_size: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    num_layers: int = Field(gt=0)
+
+
+class SamplingParams(Frozen):
+    """How tokens are chosen. Temperature 0 is greedy. Penalties follow OpenAI's and transformers' definitions."""
+
+    temperature: float = Field(0.0, ge=0.0, le=100.0)
+    top_k: int = Field(0, ge=0)
+    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    min_p: float = Field(0.0, ge=0.0, le=1.0)
+    repetition_penalty: float = Field(1.0, gt=0.0)
+    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
+    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
+    seed: int = Field(0, ge=0, lt=2**64)
+
+
+class DecodeConfig(Frozen):
+    """How a request decodes: the mode, its blocks, its drafts, and when it ends."""
+
+    mode: Literal["verified", "diffusion", "ar"] = "verified"
+    drafts: Literal["preview", "ngram", "both", "none"] = "both"
+    block_size: int | None = Field(None, gt=0, le=256)
+    policy: Literal["threshold", "entropy", "top_n"] = "threshold"
+    threshold: float = Field(0.9, ge=0.0, le=1.0)
+    entropy_bound: float = Field(0.3, ge=0.0)
+    top_n: int = Field(1, gt=0)
+    remask: bool = False
+    max_tokens: int = Field(256, gt=0)
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False

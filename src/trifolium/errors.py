@@ -1,0 +1,88 @@
+"""Every exception that Trifolium raises on purpose.
+
+    TrifoliumError
+    ├── UsageError             what the caller asked for can't be done as asked
+    │   ├── ConfigError        a config, recipe or option has an unknown key or a bad value
+    │   ├── PromptError        empty prompt, or longer than the context
+    │   └── TemplateError      a chat template is broken, hostile, or refuses the messages
+    ├── NotFoundError          an unknown model, adapter or file; the message lists the nearest names
+    ├── CheckpointError        a model, tokenizer or adapter file that can't be used
+    │   ├── CorruptFileError   truncated, damaged, not the format it claims, or a pickle
+    │   ├── TensorMismatchError    tensors missing, unexpected or mis-shaped; lists them
+    │   ├── UnsupportedModelError  an architecture or feature that is not implemented
+    │   └── AdapterMismatchError   an adapter that was made for another base model
+    ├── DownloadError          every source of a model failed; lists what each one said
+    └── TrainingError          training can't go on; the last checkpoint is intact
+
+The command line turns any of them into one clear line and exit code 2; anything else is a bug and shows a traceback.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AdapterMismatchError",
+    "CheckpointError",
+    "ConfigError",
+    "CorruptFileError",
+    "DownloadError",
+    "NotFoundError",
+    "PromptError",
+    "TemplateError",
+    "TensorMismatchError",
+    "TrainingError",
+    "TrifoliumError",
+    "UnsupportedModelError",
+    "UsageError",
+]
+
+
+class TrifoliumError(Exception):
+    """Base of all errors that Trifolium raises on purpose."""
+
+
+class UsageError(TrifoliumError):
+    """What the caller asked for can't be done as asked."""
+
+
+class ConfigError(UsageError):
+    """A config, recipe or option has an unknown key or a bad value."""
+
+
+class PromptError(UsageError):
+    """The prompt is empty, or longer than the model's context."""
+
+
+class TemplateError(UsageError):
+    """A chat template is broken, hostile, or refuses the messages."""
+
+
+class NotFoundError(TrifoliumError):
+    """An unknown model, adapter or file; the message lists the nearest names."""
+
+
+class CheckpointError(TrifoliumError):
+    """A model, tokenizer or adapter file can't be used."""
+
+
+class CorruptFileError(CheckpointError):
+    """The file is truncated, damaged, not the format that it claims, or a pickle."""
+
+
+class TensorMismatchError(CheckpointError):
+    """Tensors are missing, unexpected or mis-shaped; the message lists them."""
+
+
+class UnsupportedModelError(CheckpointError):
+    """The architecture, or a feature of it, is not implemented."""
+
+
+class AdapterMismatchError(CheckpointError):
+    """The adapter was made for another base model."""
+
+
+class DownloadError(TrifoliumError):
+    """Every source of a model failed; the message lists what each one said."""
+
+
+class TrainingError(TrifoliumError):
+    """Training can't go on; the last checkpoint is intact."""
