@@ -1,0 +1,8 @@
+"""The model, its states and its rows."""
+
+from .adapter import Adapter
+from .rows import MASK, RequestRows, Rows
+from .state import RequestState
+from .transformer import Transformer
+
+__all__ = ["MASK", "Adapter", "RequestRows", "RequestState", "Rows", "Transformer"]

@@ -1,0 +1,24 @@
+"""Root-mean-square normalisation (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def rms_normalise(x: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) over the last dimension, computed in float32."""
+    x = x.float()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+class RMSNorm(nn.Module):
+    """rms_normalise(x) * weight, over vectors [..., size]."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size), requires_grad=False)
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_normalise(x, self.eps) * self.weight

@@ -1,0 +1,91 @@
+"""Fast linear kernels. Each holds its own packed weight; calls take float32 rows [N, I] and give float32 [N, O].
+
+`num_commit` tells how many leading rows must be exact, that is, must not depend on the other rows of the call.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .reference import quantise_rows
+
+
+class LinearKernel(Protocol):
+    """One packed weight [O, I]."""
+
+    exact: bool
+    """Whether a commit row's output is the same bits in any pass."""
+    tiled: bool
+    """Whether exactness needs commit rows in whole tiles."""
+
+    def __call__(self, x_NI: Tensor, num_commit: int, tile: int | None) -> Tensor:
+        """Rows [N, I] -> [N, O]. `tile`: width of exact products; None means one product is exact as it is."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed weight."""
+        ...
+
+
+class FloatLinear:
+    """Products in float32 or bfloat16. Commit rows run in tiles of a fixed height, so that each sees one GEMM shape."""
+
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
+        self.weight = weight_OI.to(dtype)
+        self.bias = None if bias_O is None else bias_O.to(dtype)
+        self.exact = self.tiled = dtype == torch.float32
+
+    def __call__(self, x_NI: Tensor, num_commit: int, tile: int | None) -> Tensor:
+        x = x_NI.to(self.weight.dtype)
+        if tile is None or num_commit == 0 or (len(x) == num_commit == tile):
+            return F.linear(x, self.weight, self.bias).float()
+        heights = [tile] * (num_commit // tile) + [r for r in (num_commit % tile, len(x) - num_commit) if r]
+        return torch.cat([F.linear(part, self.weight, self.bias) for part in x.split(heights)]).float()
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes
+
+
+def has_int8_dot_products() -> bool:
+    """Whether this CPU sums int8 products in 32 bits (VNNI or AMX). Without it, AVX2 sums pairs in saturating 16 bits."""
+    return torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported()
+
+
+class Int8Linear:
+    """int8 x int8 products through oneDNN: exact integer sums, so no row can depend on another.
+
+    Weights are symmetric per output channel, activations per row. Where the CPU would sum pairs of products in
+    saturating 16-bit lanes, activations use 7 bits: 2 * 127 * 127 < 2^15 can't saturate.
+    """
+
+    exact = True
+    tiled = False
+
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
+        q, self.scale = quantise_rows(weight_OI.float(), 127)
+        self.limit, self.zero = (127, 128) if has_int8_dot_products() else (63, 64)
+        self.bias = bias_O
+        self.packed = torch.ops.onednn.qlinear_prepack(q, None)
+        self.ones = torch.ones_like(self.scale)
+        self.no_zero_points = torch.zeros(len(q), dtype=torch.int32)
+        self.size = q.nbytes
+
+    def __call__(self, x_NI: Tensor, num_commit: int, tile: int | None) -> Tensor:
+        q, scale = quantise_rows(x_NI, self.limit)
+        unsigned = (q.to(torch.int16) + self.zero).to(torch.uint8)
+        total = torch.ops.onednn.qlinear_pointwise(
+            unsigned, 1.0, self.zero, self.packed, self.ones, self.no_zero_points,
+            None, 1.0, 0, torch.float32, "none", [], "",
+        )  # fmt: skip
+        y = total * scale[:, None] * self.scale
+        return y if self.bias is None else y + self.bias
+
+    @property
+    def nbytes(self) -> int:
+        return self.size
