@@ -80,10 +80,14 @@ class Transformer(nn.Module):
             yield i, cast(DecoderLayer, layer), deltas
 
     def pack(self, dtype: torch.dtype, *, keep: bool = False) -> None:
-        """Prepare every product for the engine in `dtype`; `keep` leaves the plain weights in place for training."""
+        """Prepare every product for the engine in `dtype`; `keep` leaves the plain weights in place for training.
+
+        The head's plain weight stays if the adapter's chain reads rows of it; a tied one is the embedding and always does.
+        """
+        chained = self.adapter is not None and self.adapter.chain is not None
         for module in self.modules():
             if isinstance(module, Linear):
-                module.pack(dtype, keep=keep)
+                module.pack(dtype, keep=keep or (module is self.head and (chained or self.config.tie_embeddings)))
 
     @property
     def exact(self) -> bool:
@@ -114,6 +118,10 @@ class Transformer(nn.Module):
         n = len(hidden_ND)
         padded = F.pad(hidden_ND, (0, 0, 0, -n % ROW_TILE)) if self.tiled else hidden_ND
         return self.head.rows(padded, len(padded), ROW_TILE, None)[:n]
+
+    def head_rows(self, ids: Tensor) -> Tensor:
+        """Rows of the head's plain weight for token ids [...] -> [..., D]."""
+        return self.head.weight[ids]
 
     @property
     def tiled(self) -> bool:
