@@ -102,9 +102,7 @@ def _byte_level(
         left, _, right = merge[1:].partition(" ")  # the left part may itself begin with a space, in odd files
         merges.append((merge[:1] + left, right))
     # Special tokens stay out, so that no sequence of merges can spell one.
-    vocabulary = {
-        text: index for index, text in enumerate(tokens) if types[index] not in (_UNKNOWN, _CONTROL)
-    }
+    vocabulary = {text: index for index, text in enumerate(tokens) if types[index] not in (_UNKNOWN, _CONTROL)}
     try:
         backend = Backend(BPE(vocab=vocabulary, merges=merges, ignore_merges=scheme.whole_words))
     except Exception as error:  # the library raises bare Exceptions
@@ -133,7 +131,9 @@ def _sentencepiece(
         raise CorruptFileError(f"the GGUF file has {len(tokens)} tokens but {len(scores)} scores")
     byte_ids = {_byte_of(text): index for index, text in enumerate(tokens) if types[index] == _BYTE}
     pieces = [
-        bytes([_byte_of(text)]) if type_ == _BYTE else (text if type_ == _CONTROL else text.replace(SPACE, " ")).encode()
+        bytes([_byte_of(text)])
+        if type_ == _BYTE
+        else (text if type_ == _CONTROL else text.replace(SPACE, " ")).encode()
         for text, type_ in zip(tokens, types, strict=True)
     ]
     mergeable = {
@@ -160,7 +160,9 @@ def _byte_of(text: str) -> int:
 def _strings(fields: Mapping[str, Any], key: str) -> list[str]:
     values = fields.get(key)
     if values is None or not all(isinstance(value, str) for value in values):
-        raise CorruptFileError(f"the GGUF file has no usable list '{key}'; it may be truncated, or made without a tokenizer")
+        raise CorruptFileError(
+            f"the GGUF file has no usable list '{key}'; it may be truncated, or made without a tokenizer"
+        )
     return list(values)
 
 

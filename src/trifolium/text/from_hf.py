@@ -100,7 +100,9 @@ def _load(path: Path, spec: Mapping[str, Any]) -> Backend:
 def _encoder(path: Path, spec: Mapping[str, Any], added: tuple[AddedToken, ...]) -> PlainEncoder:
     """Encoders for text without added tokens: we find those ourselves, since only we know which text to trust."""
     model = dict(spec["model"])
-    used = {part for merge in model.get("merges", ()) for part in (merge.split(" ") if isinstance(merge, str) else merge)}
+    used = {
+        part for merge in model.get("merges", ()) for part in (merge.split(" ") if isinstance(merge, str) else merge)
+    }
     special = {token.text for token in added if token.special} - used - {model.get("unk_token")}
     # Special tokens stay out, so that no word can be one of them (`ignore_merges` would look them up).
     model["vocab"] = {text: index for text, index in model.get("vocab", {}).items() if text not in special}
@@ -108,7 +110,9 @@ def _encoder(path: Path, spec: Mapping[str, Any], added: tuple[AddedToken, ...])
     at_start = _load(path, bare)
     later = at_start
     if _find(spec.get("pre_tokenizer"), "prepend_scheme", "first"):
-        later = _load(path, {**bare, "pre_tokenizer": _replace(spec["pre_tokenizer"], "prepend_scheme", "first", "never")})
+        later = _load(
+            path, {**bare, "pre_tokenizer": _replace(spec["pre_tokenizer"], "prepend_scheme", "first", "never")}
+        )
 
     def encode(text: str, first: bool) -> list[int]:
         return list((at_start if first else later).encode(text, add_special_tokens=False).ids)

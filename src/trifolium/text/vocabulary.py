@@ -52,9 +52,7 @@ class AddedTokens:
             else:
                 yield from self._cut(piece, self._ordinary, [(0, len(piece))])
 
-    def _cut(
-        self, text: str, pattern: re.Pattern[str] | None, spans: Sequence[tuple[int, int]]
-    ) -> Iterator[str | int]:
+    def _cut(self, text: str, pattern: re.Pattern[str] | None, spans: Sequence[tuple[int, int]]) -> Iterator[str | int]:
         done = 0
         for start, stop in spans if pattern is not None else ():
             for match in pattern.finditer(text, start, stop):  # type: ignore[union-attr]
