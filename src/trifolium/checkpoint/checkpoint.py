@@ -73,7 +73,9 @@ class Checkpoint:
         """The tokenizer and chat template that came with the weights."""
         from ..text import Tokenizer
 
-        return Tokenizer.from_gguf(self.path) if self.format == "gguf" else Tokenizer.from_hf(self.path)
+        if isinstance(self._reader, GgufReader):
+            return Tokenizer.from_gguf(self._reader.plain_metadata())
+        return Tokenizer.from_hf(self.path)
 
     def fingerprint(self) -> str:
         """sha256 (hex) over the sizes and every norm weight as bfloat16, in name order.
