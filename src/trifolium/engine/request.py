@@ -166,6 +166,7 @@ class Live:
         if self.finish_reason is not None:
             self.result = self._result(self.finish_reason)
             self.events.append(FinishedEvent(self.result))
+            self.state.layers.clear()  # a caller may keep the handle; the memory is not the caller's
 
     def _result(self, reason: Literal["stop", "length", "cancelled"]) -> Result:
         return Result(
