@@ -174,8 +174,9 @@ class _Filling:
         if self._proposer.refines and previous is not None:
             carry = self._carries.get(row - 1, torch.zeros_like(self._hidden[0]))
             step, refined = self._proposer.refine(self._hidden[row : row + 1], [previous], carry[None], ids[None])
-            self._carries[row] = step[0]
-            logits = refined[0] * self._scale
+            if np.isfinite(refined).all():
+                self._carries[row] = step[0]
+                logits = refined[0] * self._scale
         live = self._live
         ahead = [token for token in self._canvas.tokens[self._canvas.emitted :] if token is not None]
         token = live.sampler.choose(logits / self._scale, live.state.length + index, ids, ahead)

@@ -114,6 +114,9 @@ class Proposer:
                 for i, vector in zip(active, carry, strict=True):
                     carries[i] = vector
             for i, row, values in zip(active, rows.tolist(), logits, strict=True):
+                if not np.isfinite(values).all():  # a broken adapter costs drafts, never an answer
+                    reach[i] = 0.0
+                    continue
                 ids = readout.ids[row]
                 token = asks[i].sampler.choose(values, asks[i].position + j, ids, tokens[i])
                 mass, _ = probabilities(values, readout.log_tail(row))

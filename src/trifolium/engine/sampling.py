@@ -2,9 +2,9 @@
 
 Noise is a pure function of (seed, position, token id), so a draft and the row that verifies it make the same choice
 from the same logits, in any mode and any batch. With x the id-th 64-bit output of Philox4x64-10 (Salmon et al. 2011,
-"Parallel random numbers: as easy as 1, 2, 3") under the key (seed, position):
+"Parallel random numbers: as easy as 1, 2, 3") under the key (seed, position), counting blocks from 1:
 
-    u = (floor(x / 2^11) + 1/2) / 2^53,    g = -log(-log u),    token = argmax(logit / temperature + g)
+    u = (floor(x / 2^12) + 1/2) / 2^52,    g = -log(-log u),    token = argmax(logit / temperature + g)
 
 which samples from softmax(logit / temperature) (Gumbel 1954; Maddison et al. 2014, arXiv:1411.0030). Ties go to the
 lowest id.
@@ -32,7 +32,7 @@ def keyed_bits(seed: int, position: int, size: int) -> npt.NDArray[np.uint64]:
 
 def gumbel(bits: npt.NDArray[np.uint64]) -> Floats:
     """Standard Gumbel noise, one value for each 64-bit integer; finite for all of them."""
-    uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return np.asarray(-np.log(-np.log(uniform)))
 
 
