@@ -87,9 +87,10 @@ def test_scratch_is_never_read(models, prompts, answer, oracle, dtype):
         handle = engine.add(make(prompt, GREEDY, "verified"))
         state = handle._live.state
         while engine.step():
-            for layer in state.layers:
-                layer.keys[:, state.length :] = 1e6
-                layer.values[:, state.length :] = -1e6
+            with torch.inference_mode():
+                for layer in state.layers:
+                    layer.keys[:, state.length :] = 1e6
+                    layer.values[:, state.length :] = -1e6
         assert handle.result.token_ids == truth
 
 
