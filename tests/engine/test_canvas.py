@@ -84,7 +84,7 @@ def test_each_block_reads_the_committed_state(models, prompts, answer):
 
 @pytest.mark.parametrize("remask", [False, True])
 def test_text_only_grows_and_the_canvas_shows_the_rest(models, prompts, tokenizer, remask):
-    engine = Engine(models(), tokenizer, eos_ids=frozenset())
+    engine = Engine(models(chain=0), tokenizer, eos_ids=frozenset())
     handle = engine.add(make(prompts(1)[0], block_size=6, policy="top_n", top_n=2, remask=remask))
     events = []
     while not handle.done:
