@@ -21,8 +21,8 @@ _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # tokenizer.ggml.token_ty
 
 # Files often name only one EOS. These texts end an answer in every vocabulary that has them, as llama.cpp holds too.
 _END_OF_ANSWER = frozenset(
-    "<|endoftext|> <|im_end|> <|end|> <|eot_id|> <|eom_id|> <|end_of_text|> <|return|> <end_of_turn> <turn|> <|eot|> "
-    "<EOT> _<EOT> <|endofturn|> <|end_of_turn|>".split()
+    {"<|endoftext|>", "<|im_end|>", "<|end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|return|>"}
+    | {"<end_of_turn>", "<turn|>", "<|eot|>", "<EOT>", "_<EOT>", "<|endofturn|>", "<|end_of_turn|>"}
 )
 
 
@@ -45,7 +45,8 @@ def read_gguf(source: Path | Mapping[str, Any]) -> Vocabulary:
         add_bos = True
     else:
         raise UnsupportedModelError(
-            f"the GGUF tokenizer model '{kind}' is not supported; known ones: gpt2 (byte-level BPE), llama (SentencePiece)"
+            f"the GGUF tokenizer model '{kind}' is not supported; "
+            "known ones: gpt2 (byte-level BPE), llama (SentencePiece)"
         )
     return _assemble(fields, tokens, types, encoder, pieces, add_bos)
 
