@@ -37,7 +37,7 @@ def test_sentencepiece_gives_the_ids_of_llama_cpp(space_prefix, scored_vocab, ll
     ours, theirs = Tokenizer.from_gguf(path), llama_cpp(path)
     assert_equal_ids(ours, theirs, [*awkward, "a" * 37, "aaa aaaa  aaaaa " * 9, "第章漢字"])
     for text in awkward:
-        if text:
+        if text and "<think>" not in text:  # each added token would be followed by a space of its own
             assert ours.decode(ours.encode(text, special=False)) == " " * space_prefix + text
     assert ours.add_bos
     assert ours.encode("a b", add_bos=True) == theirs.encode("a b", special=True, add_bos=True)
@@ -135,7 +135,7 @@ def test_fingerprints_tell_vocabularies_apart(bpe_vocab: Callable[[str], Any]) -
 
 def test_unusable_metadata_is_named(bpe_vocab: Callable[[str], Any], scored_vocab: Any, tmp_path: Path) -> None:
     fields = bpe_vocab("smollm").fields()
-    with pytest.raises(UnsupportedModelError, match=r"'odd'.*known ones: command-r.*qwen2.*smollm"):
+    with pytest.raises(UnsupportedModelError, match=r"'odd'.*known ones: .*command-r.*qwen2.*smollm"):
         Tokenizer.from_gguf({**fields, "tokenizer.ggml.pre": "odd"})
     with pytest.raises(UnsupportedModelError, match="'t5'"):
         Tokenizer.from_gguf({**fields, "tokenizer.ggml.model": "t5"})
