@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from trifolium.errors import TemplateError
-from trifolium.text import ChatTemplate, Tokenizer, encode_chat
+from trifolium.text import ChatTemplate, Tokenizer, encode_chat, read_metadata
 from trifolium.text.provenance import Foreign, foreign, join
 
 # Templates in the ways that models' authors write them. The markers' ids are those of conftest.SPECIALS.
@@ -102,14 +102,12 @@ def test_text_and_ids_are_those_of_transformers(style, tokenizer, reference, awk
 
 @pytest.mark.real
 def test_the_default_model_reads_a_chat_as_in_transformers(default_gguf: Path, awkward, tmp_path) -> None:
-    import gguf
-
     ours = Tokenizer.from_gguf(default_gguf)
     template = ChatTemplate.of(ours)
     assert not template.is_default
-    fields = gguf.GGUFReader(default_gguf).fields
-    tokens = fields["tokenizer.ggml.tokens"].contents()
-    merges = [merge.split(" ") for merge in fields["tokenizer.ggml.merges"].contents()]
+    fields = read_metadata(default_gguf)
+    tokens = fields["tokenizer.ggml.tokens"]
+    merges = [merge.split(" ") for merge in fields["tokenizer.ggml.merges"]]
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     spec = {
         "version": "1.0",

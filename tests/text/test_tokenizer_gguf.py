@@ -154,7 +154,7 @@ def test_unusable_metadata_is_named(bpe_vocab: Callable[[str], Any], scored_voca
         with pytest.raises(CorruptFileError, match=r"broken\.gguf"):
             Tokenizer.from_gguf(tmp_path / "broken.gguf")
     whole = bpe_vocab("smollm").write(tmp_path / "whole.gguf").read_bytes()
-    (tmp_path / "cut.gguf").write_bytes(whole[: len(whole) // 4])
+    (tmp_path / "cut.gguf").write_bytes(whole[:1000])
     with pytest.raises(CorruptFileError, match=r"cut\.gguf"):
         Tokenizer.from_gguf(tmp_path / "cut.gguf")
 

@@ -10,7 +10,8 @@ from tokenizers import Regex, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
-from ..errors import CorruptFileError, NotFoundError, UnsupportedModelError
+from ..errors import CorruptFileError, UnsupportedModelError
+from .gguf_metadata import read_metadata
 from .pretokenizers import SplitScheme, split_scheme
 from .scored import SPACE, ScoredPieces
 from .vocabulary import AddedToken, PlainEncoder, Vocabulary, byte_alphabet
@@ -28,7 +29,7 @@ _END_OF_ANSWER = frozenset(
 
 def read_gguf(source: Path | Mapping[str, Any]) -> Vocabulary:
     """The vocabulary of a GGUF file, or of its metadata. Raises what `Tokenizer.from_gguf` says."""
-    fields = source if isinstance(source, Mapping) else _read_fields(source)
+    fields = source if isinstance(source, Mapping) else read_metadata(source)
     tokens = _strings(fields, "tokenizer.ggml.tokens")
     kind = str(fields.get("tokenizer.ggml.model", ""))
     types = [int(value) for value in fields.get("tokenizer.ggml.token_type", [1] * len(tokens))]
@@ -165,15 +166,3 @@ def _strings(fields: Mapping[str, Any], key: str) -> list[str]:
             f"the GGUF file has no usable list '{key}'; it may be truncated, or made without a tokenizer"
         )
     return list(values)
-
-
-def _read_fields(path: Path) -> dict[str, Any]:
-    from gguf import GGUFReader
-
-    if not path.is_file():
-        raise NotFoundError(f"there is no file {path}")
-    try:
-        reader = GGUFReader(path)
-        return {key: field.contents() for key, field in reader.fields.items() if key.startswith("tokenizer.")}
-    except (ValueError, IndexError, KeyError, OSError, UnicodeDecodeError) as error:
-        raise CorruptFileError(f"{path} can't be read as GGUF: {error}") from None
