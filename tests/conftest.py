@@ -1,4 +1,4 @@
-"""Fixtures for every room's tests."""
+"""Fixtures for all rooms."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 
 @pytest.fixture(scope="session")
 def default_gguf() -> Path:
-    """The default model's GGUF file; tests that ask for it are marked `real`."""
-    path = Path(os.environ.get("TRIFOLIUM_TEST_GGUF", "/tmp/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
-    if not path.is_file():
-        pytest.skip(f"the default model is not at {path}; set TRIFOLIUM_TEST_GGUF")
-    return path
+    """The default model's GGUF file: $TRIFOLIUM_TEST_GGUF, or pulled once into the user's cache. Mark tests `real`."""
+    if given := os.environ.get("TRIFOLIUM_TEST_GGUF"):
+        return Path(given)
+    from trifolium.checkpoint.shelf import DEFAULT_MODEL, pull
+
+    return pull(DEFAULT_MODEL, progress=False)
