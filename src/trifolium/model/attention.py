@@ -57,7 +57,9 @@ class Attention(nn.Module):
             state = segment.state.layers[layer]
             a, b = segment.start, segment.start + segment.count
             state.write(k[a:b], v[a:b], segment.state.length)
-            if rows.prefill:
+            if not segment.count:
+                pass
+            elif rows.prefill:
                 y[a:b] = self._prefill(q[a:b], state, segment)
             else:
                 y[a:b] = attend_causal_exact(q[a:b], state.keys, state.values, segment.state.length)

@@ -80,9 +80,10 @@ class Rope(nn.Module):
         """cos and sin [*positions.shape, rotary_dim / 2] for integer `positions`, all below `limit`."""
         if limit > len(self.cos):
             size = 1 << max(10, (limit - 1).bit_length())
-            angles = torch.arange(size).float()[:, None] * self.inverse
-            self.cos = (angles.cos() * self.scale).to(self.cos.device)
-            self.sin = (angles.sin() * self.scale).to(self.sin.device)
+            with torch.inference_mode(False):  # training may use the table that a generation made
+                angles = torch.arange(size).float()[:, None] * self.inverse
+                self.cos = (angles.cos() * self.scale).to(self.cos.device)
+                self.sin = (angles.sin() * self.scale).to(self.sin.device)
         return self.cos[positions], self.sin[positions]
 
 

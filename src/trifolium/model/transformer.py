@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config import ModelConfig
+from ..errors import TensorMismatchError
 from .adapter import Adapter, LayerDeltas
 from .attention import Angles, Attention, AttentionContext
 from .feedforward import FeedForward
@@ -63,7 +64,9 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        # Given storage, the embedding isn't filled with random numbers that a checkpoint would overwrite.
+        storage = torch.empty(config.vocab_size, config.hidden_size)
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size, _weight=storage)
         self.embed.weight.requires_grad_(False)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -83,7 +86,40 @@ class Transformer(nn.Module):
         """Prepare every product for the engine in `dtype`; `keep` leaves the plain weights in place for training."""
         for module in self.modules():
             if isinstance(module, Linear):
-                module.pack(dtype, keep=keep)
+                module.pack(dtype, keep=keep or self._read_by_rows(module))
+
+    def _read_by_rows(self, module: Linear) -> bool:
+        """Whether rows of the plain weight are needed too: a tied head is the embedding, a chain reads candidates' rows."""
+        chained = self.adapter is not None and self.adapter.chain is not None
+        return module is self.head and (self.config.tie_embeddings or chained)
+
+    def fill(self, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None = None) -> None:
+        """Take every weight from (name, float32 tensor) pairs; pack each product for `dtype` as soon as it is complete.
+
+        So no more than one plain weight is held beside the packed ones. Attach an adapter before, if there is one.
+        None packs nothing. Raises TensorMismatchError that lists missing, unexpected and mis-shaped tensors.
+        """
+        wanted = {name: p for name, p in self.named_parameters() if not name.startswith("adapter.")}
+        faults = []
+        for name, tensor in tensors:
+            if name not in wanted:
+                faults.append(f"unexpected {name}")
+                continue
+            parameter = wanted.pop(name)
+            if parameter.shape != tensor.shape:
+                faults.append(f"{name} is {tuple(tensor.shape)}, expected {tuple(parameter.shape)}")
+                continue
+            parameter.data = tensor
+            module = self.get_submodule(name.rpartition(".")[0])
+            if dtype is not None and isinstance(module, Linear):
+                owner = name.rpartition(".")[0]
+                if not any(f"{owner}.{part}" in wanted for part in ("weight", "bias")):
+                    module.pack(dtype, keep=self._read_by_rows(module))
+        faults += [f"missing {name}" for name in wanted]
+        if faults:
+            raise TensorMismatchError(f"the weights don't fit the model: {'; '.join(faults)}")
+        if dtype is not None and self.head.kernel is None:  # tied: its weight came with the embedding's name
+            self.head.pack(dtype, keep=True)
 
     @property
     def exact(self) -> bool:
@@ -114,6 +150,10 @@ class Transformer(nn.Module):
         n = len(hidden_ND)
         padded = F.pad(hidden_ND, (0, 0, 0, -n % ROW_TILE)) if self.tiled else hidden_ND
         return self.head.rows(padded, len(padded), ROW_TILE, None)[:n]
+
+    def head_rows(self, ids: Tensor) -> Tensor:
+        """Rows of the head's plain weight for token ids [...] -> [..., D]."""
+        return self.head.weight[ids]
 
     @property
     def tiled(self) -> bool:

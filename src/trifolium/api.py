@@ -1,0 +1,175 @@
+"""Load a model, ask it, watch it answer: the public way in for Python programs.
+
+    import trifolium
+
+    lm = trifolium.load()
+    print(lm.generate("What is the capital of France?").text)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+
+from .checkpoint import Checkpoint, Shelf, check_base, load_adapter, open_checkpoint
+from .config import DecodeConfig, SamplingParams
+from .engine import Engine, Event, FinishedEvent, Handle, Request, Result
+from .errors import ConfigError, PromptError, TensorMismatchError
+from .model import Adapter, Transformer
+from .text import ChatTemplate, Tokenizer, encode_chat
+
+Messages = Sequence[Mapping[str, Any]]
+Prompt = str | Messages | Sequence[int]
+"""A user's message, a whole conversation, or token ids that are taken as they are."""
+
+DTypeName = Literal["auto", "float32", "bfloat16", "int8"]
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+class LM:
+    """A loaded model with its tokenizer, chat template and engine. Not thread-safe: one caller at a time."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        *,
+        name: str = "",
+        dtype: str = "float32",
+        load_seconds: float = 0.0,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name
+        self.dtype = dtype
+        self.load_seconds = load_seconds
+        self.engine = Engine(model, tokenizer)
+        self._template = ChatTemplate.of(tokenizer)
+
+    def encode(self, prompt: Prompt, *, system: str | None = None) -> list[int]:
+        """Token ids of a prompt; text and messages go through the chat template. Raises PromptError if it is empty."""
+        if isinstance(prompt, str):
+            if not prompt.strip():
+                raise PromptError("the prompt is empty")
+            prompt = [{"role": "user", "content": prompt}]
+        if all(isinstance(token, int) for token in prompt):
+            return list(cast(Sequence[int], prompt))
+        messages = list(cast(Messages, prompt))
+        if system is not None:
+            messages = [{"role": "system", "content": system}, *messages]
+        return encode_chat(self.tokenizer, self._template, messages)
+
+    def submit(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Handle:
+        """Queue a prompt in the engine. `options`: the fields of SamplingParams and DecodeConfig.
+
+        Raises ConfigError for an unknown or bad option, PromptError for an empty or overlong prompt.
+        """
+        sampling, decode = split_options(options)
+        return self.engine.add(Request(self.encode(prompt, system=system), sampling, decode))
+
+    def generate(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Result:
+        """Answer a prompt. Options and errors as in `submit`."""
+        handle = self.submit(prompt, system=system, **options)
+        while not handle.done:
+            self.engine.step()
+        return self.named(handle.result)
+
+    def stream(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Iterator[Event]:
+        """Answer a prompt, and tell of every pass: text as it becomes final, the canvas, and the result at the end.
+
+        Options and errors as in `submit`, raised at once. Closing the iterator cancels the answer.
+        """
+        return self._follow(self.submit(prompt, system=system, **options))
+
+    def _follow(self, handle: Handle) -> Iterator[Event]:
+        try:
+            while not handle.done:
+                self.engine.step()
+                for event in handle.events():
+                    yield FinishedEvent(self.named(event.result)) if isinstance(event, FinishedEvent) else event
+            _ = handle.result  # raises what made the request fail
+        finally:
+            handle.cancel()
+
+    def named(self, result: Result) -> Result:
+        """The result with what only this object knows: the model's name and loading time."""
+        return replace(result, model=self.name, load_seconds=self.load_seconds)
+
+
+def split_options(options: Mapping[str, Any]) -> tuple[SamplingParams, DecodeConfig]:
+    """Sort options into the two configs. Raises ConfigError that names unknown ones and lists the known."""
+    sampling = {key: value for key, value in options.items() if key in SamplingParams.model_fields}
+    decode = {key: value for key, value in options.items() if key in DecodeConfig.model_fields}
+    if unknown := sorted(options.keys() - sampling.keys() - decode.keys()):
+        known = ", ".join([*SamplingParams.model_fields, *DecodeConfig.model_fields])
+        raise ConfigError(f"unknown options: {', '.join(unknown)} (known: {known})")
+    return SamplingParams.parse(sampling, "options"), DecodeConfig.parse(decode, "options")
+
+
+def load(
+    model: str | Path = DEFAULT_MODEL,
+    *,
+    adapter: Literal["auto"] | str | Path | None = "auto",
+    dtype: DTypeName = "auto",
+    progress: bool = True,
+) -> LM:
+    """Load a model for generation.
+
+    `model`: a shelf name (fetched if need be), a folder, a GGUF file or a hub id. `adapter`: a file, None, or "auto" for
+    the one in the package that was made for these weights, if there is one. `dtype`: how products are computed; "auto"
+    takes int8 where the CPU has integer dot products, else float32. Raises NotFoundError, DownloadError or a
+    CheckpointError; AdapterMismatchError if a named adapter was made for other weights.
+    """
+    started = time.perf_counter()
+    chosen = choose_dtype(dtype)
+    checkpoint = open_checkpoint(model, progress=progress)
+    path = packaged_adapter(checkpoint) if adapter == "auto" else adapter
+    network = Transformer(checkpoint.config)
+    if path is not None:
+        network.adapter = read_adapter(Path(path), checkpoint)
+    network.fill(checkpoint.tensors(torch.float32), chosen)
+    network.requires_grad_(False)
+    tokenizer = checkpoint.tokenizer()
+    name = str(chosen).removeprefix("torch.")
+    return LM(network, tokenizer, name=checkpoint.name, dtype=name, load_seconds=time.perf_counter() - started)
+
+
+def choose_dtype(name: str) -> torch.dtype:
+    """The dtype of products. Raises ConfigError for an unknown name. "auto" looks at the CPU only, never at timings."""
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+    if name == "auto":
+        fast = torch.backends.cpu.get_cpu_capability().startswith("AVX") and hasattr(torch.ops.onednn, "qlinear_prepack")
+        return torch.int8 if fast else torch.float32
+    if name not in known:
+        raise ConfigError(f"unknown dtype {name!r}: choose auto, {', '.join(known)}")
+    return known[name]
+
+
+def packaged_adapter(checkpoint: Checkpoint) -> Path | None:
+    """The adapter in the package that was made for these weights, by fingerprint, however the model was named."""
+    shelf = Shelf.default()
+    fingerprint = checkpoint.fingerprint()
+    for name, entry in sorted(shelf.entries.items()):
+        if entry.fingerprint == fingerprint and (path := shelf.adapter_path(name)) is not None:
+            return path
+    return None
+
+
+def read_adapter(path: Path, checkpoint: Checkpoint) -> Adapter:
+    """An adapter file's module, in float32. Raises AdapterMismatchError, TensorMismatchError or other CheckpointErrors."""
+    config, tensors = load_adapter(path)
+    check_base(config, checkpoint)
+    adapter = Adapter(config, checkpoint.config)
+    wanted = {name: tuple(p.shape) for name, p in adapter.named_parameters()}
+    given = {name: tuple(t.shape) for name, t in tensors.items()}
+    if wanted != given:
+        faults = sorted(wanted.items() ^ given.items())
+        raise TensorMismatchError(f"{path}: tensors that are missing, unexpected or mis-shaped: {faults[:8]}")
+    adapter.load_state_dict(tensors)
+    return adapter

@@ -1,0 +1,107 @@
+"""What a request tells those who watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished answer. `passes`, `seconds` and the rates count decoding; prompt work is counted apart.
+
+    `token_ids` ends with the token that completed a stop string; an end token is in neither the ids nor the counts, but
+    the pass that found it is. `finish_reason`: "stop" (end token or stop string), "length" or "cancelled"; `stop` is
+    the stop string, if one ended it. `accepted_by` counts accepted drafts by their source. In a shared pass the whole
+    pass's time counts for each of its requests. `notes`: what was done otherwise than asked.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    passes: int
+    seconds: float
+    prompt_passes: int
+    prompt_seconds: float
+    accepted_by: Mapping[str, int]
+    finish_reason: Literal["stop", "length", "cancelled"]
+    stop: str | None
+    mode: str
+    drafts: str
+    model: str = ""
+    load_seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the answer."""
+        return len(self.token_ids)
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens of the answer for each decoding pass; 1.0 is what one token at a time gives."""
+        return self.tokens / self.passes if self.passes else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of the answer for each second of decoding."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def as_dict(self) -> dict[str, object]:
+        """The object that `trifolium run --json` prints."""
+        return {
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
+            "passes": self.passes,
+            "tokens_per_pass": self.tokens_per_pass,
+            "seconds": self.seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "prompt_passes": self.prompt_passes,
+            "prompt_seconds": self.prompt_seconds,
+            "load_seconds": self.load_seconds,
+            "accepted_by": dict(self.accepted_by),
+            "finish_reason": self.finish_reason,
+            "mode": self.mode,
+            "drafts": self.drafts,
+            "model": self.model,
+        }
+
+
+@dataclass(frozen=True)
+class TextEvent:
+    """Text that is final. `token_ids`: tokens emitted since the last event; both grow in step, not one for one."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One canvas position: `token` is None where it is masked; `proposed` tokens may still change, `accepted` won't."""
+
+    token: int | None
+    state: Literal["masked", "proposed", "accepted"]
+    confidence: float = 0.0
+
+
+@dataclass(frozen=True)
+class CanvasEvent:
+    """The positions after the last emitted token, as they stand after a pass. `start`: the first one's position."""
+
+    start: int
+    cells: tuple[Cell, ...]
+    texts: tuple[str, ...] = field(default=())
+    """Each cell's token as text, where the engine has a tokenizer."""
+
+
+@dataclass(frozen=True)
+class FinishedEvent:
+    """The last event of a request that ended well."""
+
+    result: Result
+
+
+Event = TextEvent | CanvasEvent | FinishedEvent

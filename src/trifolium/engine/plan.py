@@ -1,0 +1,54 @@
+"""What passes between the scheduler's decoders and the runner: a request's part of a pass, and what came out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from .proposals import Ask
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One request's rows for the next pass.
+
+    `commit`: known or drafted tokens from the state's length on. `heads`: how many of the last commit rows need logits.
+    `blocks`: (n, canvas) as in `RequestRows`.
+    """
+
+    commit: tuple[int, ...]
+    heads: int
+    blocks: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows that it adds to the pass."""
+        return len(self.commit) + sum(len(canvas) for _, canvas in self.blocks)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pass computed for a plan: logits [heads, V], their argmax, and each block's hidden vectors [m, D]."""
+
+    logits: Tensor
+    largest: Sequence[int]
+    blocks: Sequence[Tensor]
+
+
+class Decoder(Protocol):
+    """How one request decodes, pass by pass, after its prompt."""
+
+    def plan(self, rows: int) -> Plan:
+        """What to run next, in about `rows` rows; at least what progress needs."""
+        ...
+
+    def apply(self, outcome: Outcome) -> Ask | None:
+        """Accept, emit and commit what the pass brought; ask for proposals of preview rows, if they are to be drafts."""
+        ...
+
+    def receive(self, tokens: Sequence[int], confidences: Sequence[float]) -> None:
+        """The proposals that `apply` asked for."""
+        ...

@@ -1,0 +1,186 @@
+"""A request as it was asked, and as it runs: its tokens, text, limits and counts."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from ..config import DecodeConfig, SamplingParams
+from ..errors import PromptError, UsageError
+from ..model import RequestState
+from .events import CanvasEvent, Cell, Event, FinishedEvent, Result, TextEvent
+from .sampling import Sampler
+
+if TYPE_CHECKING:
+    from ..text import Tokenizer
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a caller asks for: a prompt as token ids, how to choose tokens, and how to decode."""
+
+    prompt: Sequence[int]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+
+    def check(self, vocab_size: int, max_positions: int, has_tokenizer: bool) -> None:
+        """Raises PromptError or UsageError if the model can't serve this."""
+        if not self.prompt:
+            raise PromptError("the prompt is empty")
+        if len(self.prompt) >= max_positions:
+            raise PromptError(
+                f"the prompt has {len(self.prompt)} tokens; the model's context of {max_positions} leaves no room for an answer"
+            )
+        if not all(0 <= token < vocab_size for token in self.prompt):
+            raise PromptError(f"the prompt holds a token outside the vocabulary of {vocab_size}")
+        if self.decode.stop and not has_tokenizer:
+            raise UsageError("stop strings need a tokenizer")
+
+
+class TextOut:
+    """Text of one answer as it grows, cut before a stop string."""
+
+    def __init__(self, tokenizer: Tokenizer | None, stops: Sequence[str]) -> None:
+        from ..text import IncrementalDetokenizer, StopMatcher
+
+        self._detokenizer = None if tokenizer is None else IncrementalDetokenizer(tokenizer)
+        self._matcher = StopMatcher(stops)
+        self._parts: list[str] = []
+        self._taken = 0
+        self.stop: str | None = None
+
+    def push(self, token: int) -> None:
+        """Add a token; `stop` is set once a stop string is complete."""
+        if self._detokenizer is not None:
+            self._add(self._detokenizer.push([token]))
+
+    def finish(self) -> None:
+        """The answer is over: nothing needs to be held back any more."""
+        if self._detokenizer is not None:
+            self._add(self._detokenizer.finish())
+            self._parts.append(self._matcher.finish())
+
+    def _add(self, text: str) -> None:
+        shown, stop = self._matcher.push(text)
+        self._parts.append(shown)
+        self.stop = self.stop or stop
+
+    def take(self) -> str:
+        """What became final since the last call."""
+        new = "".join(self._parts[self._taken :])
+        self._taken = len(self._parts)
+        return new
+
+    @property
+    def text(self) -> str:
+        """All final text."""
+        return "".join(self._parts)
+
+
+class Live:
+    """A request in the engine. `tokens` are prompt and emitted tokens; the last of them is not yet committed."""
+
+    def __init__(
+        self,
+        id: int,
+        request: Request,
+        *,
+        state: RequestState,
+        vocab_size: int,
+        max_positions: int,
+        tokenizer: Tokenizer | None = None,
+        eos_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        request.check(vocab_size, max_positions, tokenizer is not None)
+        self.id = id
+        self.request = request
+        self.state = state
+        self.tokenizer = tokenizer
+        self.tokens = list(request.prompt)
+        self.prompt_tokens = len(self.tokens)
+        self.max_positions = max_positions
+        self.limit = min(request.decode.max_tokens, max_positions - self.prompt_tokens)
+        self.sampler = Sampler(request.sampling, request.prompt, vocab_size)
+        self.text = TextOut(tokenizer, request.decode.stop)
+        self.eos_ids = frozenset[int]() if request.decode.ignore_eos else eos_ids
+        self.drafts: str = "none"
+        self.notes: tuple[str, ...] = ()
+        self.accepted_by = Counter({"preview": 0, "ngram": 0})
+        self.passes = self.prompt_passes = 0
+        self.seconds = self.prompt_seconds = 0.0
+        self.finish_reason: Literal["stop", "length", "cancelled"] | None = None
+        self.error: Exception | None = None
+        self.events: deque[Event] = deque()
+        self.result: Result | None = None
+        self._reported = self.prompt_tokens
+
+    @property
+    def position(self) -> int:
+        """Position of the last emitted token."""
+        return len(self.tokens) - 1
+
+    @property
+    def remaining(self) -> int:
+        """How many more tokens the answer may have."""
+        return self.limit - (len(self.tokens) - self.prompt_tokens)
+
+    @property
+    def done(self) -> bool:
+        """Whether no further pass is needed."""
+        return self.finish_reason is not None or self.error is not None
+
+    def emit(self, token: int) -> bool:
+        """Make `token` the next one of the answer, or end with it. Returns whether it is part of the answer."""
+        if token in self.eos_ids:
+            self.finish_reason = "stop"
+            return False
+        self.tokens.append(token)
+        self.sampler.push(token, self.position)
+        self.text.push(token)
+        if self.text.stop is not None:
+            self.finish_reason = "stop"
+        elif self.remaining == 0:
+            self.finish_reason = "length"
+        return True
+
+    def show_canvas(self, cells: Sequence[Cell]) -> None:
+        """Tell watchers what the canvas after the last emitted token looks like."""
+        texts = tuple("" if c.token is None else self._piece(c.token) for c in cells)
+        self.events.append(CanvasEvent(len(self.tokens), tuple(cells), texts))
+
+    def _piece(self, token: int) -> str:
+        return "" if self.tokenizer is None else self.tokenizer.decode([token], skip_special=True)
+
+    def report(self) -> None:
+        """Queue the text that a pass brought, and the result once the request is over."""
+        if self.error is not None or self.result is not None:
+            return
+        if self.finish_reason is not None:
+            self.text.finish()
+        text, new = self.text.take(), tuple(self.tokens[self._reported :])
+        self._reported = len(self.tokens)
+        if text or new:
+            self.events.append(TextEvent(text, new))
+        if self.finish_reason is not None:
+            self.result = self._result(self.finish_reason)
+            self.events.append(FinishedEvent(self.result))
+            self.state.layers.clear()  # a caller may keep the handle; the memory is not the caller's
+
+    def _result(self, reason: Literal["stop", "length", "cancelled"]) -> Result:
+        return Result(
+            text=self.text.text,
+            token_ids=tuple(self.tokens[self.prompt_tokens :]),
+            prompt_tokens=self.prompt_tokens,
+            passes=self.passes,
+            seconds=self.seconds,
+            prompt_passes=self.prompt_passes,
+            prompt_seconds=self.prompt_seconds,
+            accepted_by=dict(self.accepted_by),
+            finish_reason=reason,
+            stop=self.text.stop,
+            mode=self.request.decode.mode,
+            drafts=self.drafts,
+            notes=self.notes,
+        )
