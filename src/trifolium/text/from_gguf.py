@@ -105,6 +105,9 @@ def _byte_level(
         merges.append((merge[:1] + left, right))
     # Special tokens stay out, so that no sequence of merges can spell one.
     vocabulary = {text: index for index, text in enumerate(tokens) if types[index] not in (_UNKNOWN, _CONTROL)}
+    # A byte may have no token. Then it is lost, but it must still part its neighbours: it gets an id for a moment.
+    for spare, character in enumerate(alphabet, len(tokens)):
+        vocabulary.setdefault(character, spare)
     try:
         backend = Backend(BPE(vocab=vocabulary, merges=merges, ignore_merges=scheme.whole_words))
     except Exception as error:  # the library raises bare Exceptions
@@ -114,7 +117,7 @@ def _byte_level(
     backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
 
     def encode(text: str, first: bool) -> list[int]:
-        return list(backend.encode(text, add_special_tokens=False).ids)
+        return [index for index in backend.encode(text, add_special_tokens=False).ids if index < len(tokens)]
 
     return encode, pieces
 
