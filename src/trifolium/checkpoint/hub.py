@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,27 +45,32 @@ def is_offline() -> bool:
 def fetch(repo: str, *, revision: str | None = None, folder: Path | None = None, progress: bool = True) -> Path:
     """Download a model into `folder`, or into huggingface_hub's own cache, and return where it lies.
 
-    What is there already is not fetched again, an interrupted file is resumed, and without a network the cache
-    answers. Raises DownloadError with the hub's reason.
+    What is there already is not fetched again, and an interrupted file is resumed. When the hub gives no answer within
+    a few seconds, its cache answers (without `folder`). Raises DownloadError with the hub's reason.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.utils import tqdm
 
     class Silent(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **{**kwargs, "disable": True})
 
+    options = {"revision": revision, "local_dir": folder, "allow_patterns": list(_PATTERNS)}
+    # huggingface_hub lets errors of several HTTP libraries through; here all of them mean that this source failed.
     try:
-        path = snapshot_download(
-            repo,
-            revision=revision,
-            local_dir=folder,
-            allow_patterns=list(_PATTERNS),
-            etag_timeout=_ANSWER_SECONDS,
-            tqdm_class=None if progress else Silent,
-        )
+        # snapshot_download has no limit on its first question, and a network that swallows packets has no end.
+        HfApi().model_info(repo, revision=revision, timeout=_ANSWER_SECONDS)
     except Exception as error:
-        # huggingface_hub lets errors of several HTTP libraries through; all of them mean that this source failed.
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise DownloadError(f"the hub gave no {repo}: {reason}") from None
-    return Path(path)
+        if folder is None:
+            with suppress(Exception):
+                return Path(snapshot_download(repo, **options, local_files_only=True))
+        raise DownloadError(f"the hub gave no {repo}: {_reason(error)}") from None
+    try:
+        return Path(snapshot_download(repo, **options, tqdm_class=None if progress else Silent))
+    except Exception as error:
+        raise DownloadError(f"the hub's {repo} is not complete yet: {_reason(error)}; try again to resume") from None
+
+
+def _reason(error: Exception) -> str:
+    """The first line that says something, without the advice that follows it."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

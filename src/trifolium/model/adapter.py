@@ -30,15 +30,15 @@ class Chain(nn.Module):
     A preview row predicts its token without knowing the ones in between. The chain walks the block's outputs once,
     from left to right, at the cost of a small feed-forward per row and no pass:
 
-        s_j = W_down swiglu(W_up [rms(h_j); rms(e(x_{j-1})); s_{j-1}]),   h'_j = h_j + s_j,   s_{-1} = 0
+        s_j = W_down swiglu(W_up [rms(h_j); rms(e(x_{j-1})); rms(c); s_{j-1}]),   h'_j = h_j + s_j,   s_{-1} = 0
 
-    with h_j the row's final hidden vector and e(x) the embedding of the token before the one it predicts. It starts
-    as the identity (W_down = 0).
+    with h_j the row's final hidden vector, e(x) the embedding of the token before the one it predicts, and c the final
+    hidden vector of the commit row that the block's context ends with. It starts as the identity (W_down = 0).
     """
 
     def __init__(self, hidden_size: int, size: int, eps: float) -> None:
         super().__init__()
-        self.up = nn.Parameter(torch.empty(2 * size, 3 * hidden_size))
+        self.up = nn.Parameter(torch.empty(2 * size, 4 * hidden_size))
         self.down = nn.Parameter(torch.zeros(hidden_size, size))
         self.eps = eps
 
@@ -47,17 +47,17 @@ class Chain(nn.Module):
         nn.init.normal_(self.up, std=self.up.shape[1] ** -0.5, generator=generator)
         nn.init.zeros_(self.down)
 
-    def step(self, hidden: Tensor, previous: Tensor, carry: Tensor) -> Tensor:
-        """s_j [..., D] from h_j, e(x_{j-1}) and s_{j-1}, all [..., D]."""
-        x = torch.cat((rms_normalise(hidden, self.eps), rms_normalise(previous, self.eps), carry), dim=-1)
-        return F.linear(swiglu(F.linear(x, self.up)), self.down)
+    def step(self, hidden: Tensor, previous: Tensor, context: Tensor, carry: Tensor) -> Tensor:
+        """s_j [..., D] from h_j, e(x_{j-1}), c and s_{j-1}, all [..., D]."""
+        normalised = (rms_normalise(x, self.eps) for x in (hidden, previous, context))
+        return F.linear(swiglu(F.linear(torch.cat((*normalised, carry), dim=-1), self.up)), self.down)
 
-    def forward(self, hidden: Tensor, previous: Tensor) -> Tensor:
-        """h' for whole blocks: hidden, previous [..., m, D] -> [..., m, D], given the true previous tokens."""
-        carry = torch.zeros_like(hidden[..., 0, :])
+    def forward(self, hidden: Tensor, previous: Tensor, context: Tensor) -> Tensor:
+        """h' for whole blocks: hidden, previous [..., m, D], context [..., D] -> [..., m, D], given the true tokens."""
+        carry = torch.zeros_like(context)
         out = []
         for j in range(hidden.shape[-2]):
-            carry = self.step(hidden[..., j, :], previous[..., j, :], carry)
+            carry = self.step(hidden[..., j, :], previous[..., j, :], context, carry)
             out.append(carry)
         return hidden + torch.stack(out, dim=-2)
 

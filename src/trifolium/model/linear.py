@@ -24,7 +24,8 @@ class LowRank(nn.Module):
         nn.init.zeros_(self.up)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(F.linear(x, self.down), self.up) * self.scale
+        y = F.linear(F.linear(x, self.down), self.up)
+        return y if self.scale == 1 else y * self.scale
 
 
 class Linear(nn.Module):

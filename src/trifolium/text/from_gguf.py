@@ -10,7 +10,8 @@ from tokenizers import Regex, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
-from ..errors import CorruptFileError, NotFoundError, UnsupportedModelError
+from ..errors import CorruptFileError, UnsupportedModelError
+from .gguf_metadata import read_metadata
 from .pretokenizers import SplitScheme, split_scheme
 from .scored import SPACE, ScoredPieces
 from .vocabulary import AddedToken, PlainEncoder, Vocabulary, byte_alphabet
@@ -21,14 +22,14 @@ _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # tokenizer.ggml.token_ty
 
 # Files often name only one EOS. These texts end an answer in every vocabulary that has them, as llama.cpp holds too.
 _END_OF_ANSWER = frozenset(
-    "<|endoftext|> <|im_end|> <|end|> <|eot_id|> <|eom_id|> <|end_of_text|> <|return|> <end_of_turn> <turn|> <|eot|> "
-    "<EOT> _<EOT> <|endofturn|> <|end_of_turn|>".split()
+    {"<|endoftext|>", "<|im_end|>", "<|end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|return|>"}
+    | {"<end_of_turn>", "<turn|>", "<|eot|>", "<EOT>", "_<EOT>", "<|endofturn|>", "<|end_of_turn|>"}
 )
 
 
 def read_gguf(source: Path | Mapping[str, Any]) -> Vocabulary:
     """The vocabulary of a GGUF file, or of its metadata. Raises what `Tokenizer.from_gguf` says."""
-    fields = source if isinstance(source, Mapping) else _read_fields(source)
+    fields = source if isinstance(source, Mapping) else read_metadata(source)
     tokens = _strings(fields, "tokenizer.ggml.tokens")
     kind = str(fields.get("tokenizer.ggml.model", ""))
     types = [int(value) for value in fields.get("tokenizer.ggml.token_type", [1] * len(tokens))]
@@ -45,7 +46,8 @@ def read_gguf(source: Path | Mapping[str, Any]) -> Vocabulary:
         add_bos = True
     else:
         raise UnsupportedModelError(
-            f"the GGUF tokenizer model '{kind}' is not supported; known ones: gpt2 (byte-level BPE), llama (SentencePiece)"
+            f"the GGUF tokenizer model '{kind}' is not supported; "
+            "known ones: gpt2 (byte-level BPE), llama (SentencePiece)"
         )
     return _assemble(fields, tokens, types, encoder, pieces, add_bos)
 
@@ -103,6 +105,9 @@ def _byte_level(
         merges.append((merge[:1] + left, right))
     # Special tokens stay out, so that no sequence of merges can spell one.
     vocabulary = {text: index for index, text in enumerate(tokens) if types[index] not in (_UNKNOWN, _CONTROL)}
+    # A byte may have no token. Then it is lost, but it must still part its neighbours: it gets an id for a moment.
+    for spare, character in enumerate(alphabet, len(tokens)):
+        vocabulary.setdefault(character, spare)
     try:
         backend = Backend(BPE(vocab=vocabulary, merges=merges, ignore_merges=scheme.whole_words))
     except Exception as error:  # the library raises bare Exceptions
@@ -112,7 +117,7 @@ def _byte_level(
     backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
 
     def encode(text: str, first: bool) -> list[int]:
-        return list(backend.encode(text, add_special_tokens=False).ids)
+        return [index for index in backend.encode(text, add_special_tokens=False).ids if index < len(tokens)]
 
     return encode, pieces
 
@@ -164,15 +169,3 @@ def _strings(fields: Mapping[str, Any], key: str) -> list[str]:
             f"the GGUF file has no usable list '{key}'; it may be truncated, or made without a tokenizer"
         )
     return list(values)
-
-
-def _read_fields(path: Path) -> dict[str, Any]:
-    from gguf import GGUFReader
-
-    if not path.is_file():
-        raise NotFoundError(f"there is no file {path}")
-    try:
-        reader = GGUFReader(path)
-        return {key: field.contents() for key, field in reader.fields.items() if key.startswith("tokenizer.")}
-    except (ValueError, IndexError, KeyError, OSError, UnicodeDecodeError) as error:
-        raise CorruptFileError(f"{path} can't be read as GGUF: {error}") from None

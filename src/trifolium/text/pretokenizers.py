@@ -35,15 +35,15 @@ _ONE_DIGIT = rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_SYMBOLS}|{_SP
 _ONE_DIGIT_WITH_MARKS = (
     rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
 )
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_TEKKEN = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
-    rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+# A word of capitals and small letters, as llama.cpp reads these vocabularies: only ASCII letters have a case.
+_UPPER, _LOWER = r"(?=\p{L})[^a-z]", r"(?=\p{L})[^A-Z]"
+_CASED = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?(?:{_UPPER})*(?:{_LOWER})+{{suffix}}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?(?:{_UPPER})+(?:{_LOWER})*{{suffix}}"
+    rf"|{{digits}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 )
-_GPT4O = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}?"
-    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
-)
+_TEKKEN = _CASED.replace("{suffix}", "").replace("{digits}", r"\p{N}")
+_GPT4O = _CASED.replace("{suffix}", f"{_SUFFIX}?").replace("{digits}", r"\p{N}{1,3}")
 
 _SCHEMES: tuple[tuple[SplitScheme, str], ...] = (
     (SplitScheme((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")), "default"),

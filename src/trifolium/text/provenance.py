@@ -25,7 +25,7 @@ class Foreign(str):
 
     def __new__(cls, text: str, spans: Spans | None = None) -> Foreign:
         self = super().__new__(cls, text)
-        self.spans = ((0, len(text)),) if spans is None else spans
+        self.spans = (((0, len(text)),) if text else ()) if spans is None else spans
         return self
 
     def __str__(self) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 import jinja2
 
 from ..errors import TemplateError
+from .meter import METER, Limits, Meter
 from .provenance import Foreign, foreign, join
-from .sandbox import METER, Limits, Meter, Sandbox
+from .sandbox import Sandbox
 from .tokenizer import Tokenizer
 
 __all__ = ["CHATML", "ROLES", "ChatTemplate", "encode_chat"]
@@ -26,7 +27,7 @@ CHATML = """\
 
 
 class ChatTemplate:
-    """A compiled chat template, run in a sandbox that bounds its time, memory and output. Safe to share between threads.
+    """A compiled chat template, run in a sandbox that bounds its time, memory and output. Threads may share it.
 
     `source`: jinja; None stands for ChatML, and `is_default` says so. Raises TemplateError if the source is broken.
     """
@@ -92,6 +93,7 @@ class ChatTemplate:
             variables = {
                 **self._tokens,
                 **{name: foreign(value) for name, value in kwargs.items()},
+                # A role is one of ROLES, and templates build markers from it.
                 "messages": [{**foreign(message), "role": message["role"]} for message in checked],
                 "tools": foreign(tools),
                 "add_generation_prompt": add_generation_prompt,

@@ -85,7 +85,7 @@ def _touches_word(text: str, left: int, right: int) -> bool:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The parts of a tokenizer. `pieces[i]` is exactly what token i stands for, in bytes; ids without a token are b""."""
+    """The parts of a tokenizer. `pieces[i]` is exactly what token i stands for, in bytes; b"" if i is no token."""
 
     pieces: list[bytes] = field(repr=False)
     encode_plain: PlainEncoder = field(repr=False)

@@ -1,0 +1,62 @@
+"""Training checkpoints: one safetensors file with parameters, optimiser moments and progress, replaced atomically."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ..errors import ConfigError, CorruptFileError, TrainingError
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_KEY = "trifolium_training"
+
+
+def save_training(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
+    """Write parameters, moments and `progress` (JSON values) to `path`; the file there survives any failure."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in module.named_parameters():
+        tensors[f"parameter.{name}"] = parameter.detach()
+        for moment in _MOMENTS:
+            state = optimizer.state.get(parameter, {})
+            if moment in state:
+                tensors[f"{moment}.{name}"] = state[moment]
+    temporary = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, temporary, metadata={_KEY: json.dumps(progress)})
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise TrainingError(f"can't write the checkpoint {path}: {error}; the previous one, if any, is intact") from None
+
+
+def load_training(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, step_key: str) -> dict[str, Any]:
+    """Restore what save_training wrote, and return its progress; `progress[step_key]` is the optimiser's step count."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            progress: dict[str, Any] = json.loads((file.metadata() or {})[_KEY])
+            names = set(file.keys())
+            wanted = {f"parameter.{name}": p for name, p in module.named_parameters()}
+            if not wanted.keys() <= names:
+                raise ConfigError(f"{path} is a checkpoint of another recipe: it lacks {sorted(wanted.keys() - names)[:5]}")
+            for name, parameter in module.named_parameters():
+                value = file.get_tensor(f"parameter.{name}")
+                if value.shape != parameter.shape:
+                    raise ConfigError(f"{path} is a checkpoint of another recipe: {name} has shape {tuple(value.shape)}")
+                with torch.no_grad():
+                    parameter.copy_(value)
+                if f"exp_avg.{name}" in names:
+                    state = {moment: file.get_tensor(f"{moment}.{name}") for moment in _MOMENTS}
+                    optimizer.state[parameter] = {**state, "step": torch.tensor(float(progress[step_key]))}
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise CorruptFileError(f"{path} is not a training checkpoint: {error}") from None
+    return progress

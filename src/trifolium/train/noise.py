@@ -1,0 +1,89 @@
+"""Noisy copies of a batch's blocks, in the very form that decoding uses.
+
+A block starts after a random known position p of the answer (p is the last emitted token). Its rows stand at
+p + 1 .. p + m, and row p + i predicts token p + i + 1. Rows hold masks or, in part of the blocks, known tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..config import Frozen
+from ..model.rows import MASK
+from .data import Batch
+
+
+class NoiseConfig(Frozen):
+    """How blocks are drawn. Weights need not sum to one.
+
+    block_sizes: {size: weight}. Of the blocks, `full` are fully masked, `prefix` know a random prefix (as diffusion
+    decoding does after its first passes), the rest mask each row with a ratio drawn per block.
+    """
+
+    block_sizes: dict[int, float] = {4: 0.5, 6: 0.3, 8: 0.15, 16: 0.05}
+    full: float = 0.75
+    prefix: float = 0.15
+
+
+@dataclass(frozen=True)
+class NoisyBlocks:
+    """Noisy rows of B sequences, R a sequence, in blocks of m.
+
+    starts [B, R / m]: the last known position p of each block; tokens, positions, block_index, targets, previous
+    [B, R]; loss [B, R] is true where the row's target is masked and
+    inside the sequence; previous is the token before the target; visible [B, 1, R, T + R] bool.
+    """
+
+    starts: Tensor
+    tokens: Tensor
+    positions: Tensor
+    block_index: Tensor
+    targets: Tensor
+    previous: Tensor
+    loss: Tensor
+    visible: Tensor
+    block_size: int
+
+
+def draw_blocks(batch: Batch, rows: int, config: NoiseConfig, rng: np.random.Generator) -> NoisyBlocks:
+    """Draw `rows` noisy rows (about) for every sequence of the batch; one block size for all of them."""
+    sizes = sorted(config.block_sizes)
+    weights = np.array([config.block_sizes[s] for s in sizes], dtype=float)
+    m = int(rng.choice(sizes, p=weights / weights.sum()))
+    count = max(1, rows // m)
+    size, length = batch.tokens.shape
+    first, last = batch.answer[:, None] - 1, batch.length[:, None] - 3  # p + 2 must exist: row p + 1's target
+    starts = first + np.floor(rng.random((size, count)) * np.maximum(last - first + 1, 1)).astype(np.int64)
+    offsets = np.arange(1, m + 1)
+    positions = (starts[:, :, None] + offsets).reshape(size, count * m)
+    known = _known(rng, size, count, m, config)
+    targets_known = np.concatenate((known[..., 1:], np.zeros_like(known[..., :1])), -1).reshape(size, -1)
+    inside = positions + 1 < batch.length[:, None]
+    at = lambda index: np.take_along_axis(batch.tokens, np.minimum(index, length - 1), 1)  # noqa: E731
+    block = np.repeat(np.arange(count), m)
+    clean = np.arange(length) <= np.repeat(starts, m, axis=1)[:, :, None]
+    own = np.broadcast_to(block[:, None] == block, (size, count * m, count * m))
+    return NoisyBlocks(
+        starts=torch.from_numpy(starts),
+        tokens=torch.from_numpy(np.where(known.reshape(size, -1), at(positions), MASK)),
+        positions=torch.from_numpy(positions),
+        block_index=torch.from_numpy(np.tile(offsets - 1, (size, count))),
+        targets=torch.from_numpy(at(positions + 1)),
+        previous=torch.from_numpy(at(positions)),
+        loss=torch.from_numpy(inside & ~targets_known),
+        visible=torch.from_numpy(np.concatenate((clean, own), axis=2))[:, None],
+        block_size=m,
+    )
+
+
+def _known(rng: np.random.Generator, size: int, count: int, m: int, config: NoiseConfig) -> np.ndarray:
+    """Which rows hold their true token [size, count, m]."""
+    kind = rng.random((size, count, 1))
+    prefix = np.arange(m) < rng.integers(1, m + 1, (size, count, 1))
+    ratio = rng.random((size, count, 1))
+    scattered = rng.random((size, count, m)) >= ratio
+    return np.where(kind < config.full, False, np.where(kind < config.full + config.prefix, prefix, scattered))

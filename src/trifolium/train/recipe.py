@@ -1,0 +1,71 @@
+"""A training recipe: everything that decides what an adapter becomes."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from pydantic import Field
+
+from ..config import Frozen
+from ..errors import ConfigError, NotFoundError
+from .noise import NoiseConfig
+
+
+class Recipe(Frozen):
+    """A recipe file (TOML). Paths are relative to the recipe's folder.
+
+    steps: optimiser steps in all. tokens_per_batch: padded clean tokens of a step. views: noisy copies of a step's
+    blocks, each of `rows_per_token` noisy rows a clean position; the clean stream runs once for all of them.
+    learning rate: linear warm-up, constant, then linear decay to a tenth over the last `decay` part of the steps.
+    depth_decay: weight of row j in a block is depth_decay^j. plain_weight: weight of the loss of the rows' own
+    proposals beside the chain's. shortlist, negatives: see loss.Shortlist.
+    """
+
+    base: str = "smollm2-135m"
+    data: tuple[str, ...] = Field(min_length=1)
+    out: str = "runs/adapter"
+    seed: int = Field(0, ge=0)
+    max_length: int = Field(256, gt=8)
+
+    rank: int = Field(48, gt=0)
+    alpha: float = Field(48.0, gt=0)
+    chain_size: int = Field(1024, ge=0)
+    max_block: int = Field(32, gt=0)
+    block_size: int = Field(6, gt=0)
+    noise: NoiseConfig = NoiseConfig()
+
+    steps: int = Field(1000, gt=0)
+    tokens_per_batch: int = Field(2048, gt=0)
+    views: int = Field(2, gt=0)
+    rows_per_token: float = Field(1.0, gt=0)
+    learning_rate: float = Field(1.2e-3, gt=0)
+    warmup: int = Field(20, ge=0)
+    decay: float = Field(0.3, ge=0, le=1)
+    weight_decay: float = Field(0.01, ge=0)
+    clip: float = Field(1.0, gt=0)
+    depth_decay: float = Field(0.9, gt=0, le=1)
+    plain_weight: float = Field(0.5, ge=0)
+    shortlist: int = Field(8192, gt=0)
+    negatives: int = Field(1024, ge=0)
+
+    save_minutes: float = Field(5.0, gt=0)
+    evaluate_every: int = Field(50, gt=0)
+
+    @classmethod
+    def load(cls, path: Path) -> Recipe:
+        """Read a recipe file; raises NotFoundError, or ConfigError that names the fault."""
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise NotFoundError(f"recipe {path} does not exist") from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"recipe {path}: {error}") from None
+        return cls.parse(values, f"recipe {path}")
+
+    def learning_rate_at(self, step: int) -> float:
+        """Learning rate of a 0-based step."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        left = (self.steps - step) / max(1.0, self.steps * self.decay)
+        return self.learning_rate * (0.1 + 0.9 * min(1.0, left))
