@@ -1,9 +1,9 @@
 """Load a model, ask it, watch it answer: the public way in for Python programs.
 
-    import trifolium
+import trifolium
 
-    lm = trifolium.load()
-    print(lm.generate("What is the capital of France?").text)
+lm = trifolium.load()
+print(lm.generate("What is the capital of France?").text)
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def load(
 ) -> LM:
     """Load a model for generation.
 
-    `model`: a shelf name (fetched if need be), a folder, a GGUF file or a hub id. `adapter`: a file, None, or "auto" for
+    `model`: a shelf name (fetched if need be), a folder, a GGUF file or a hub id. `adapter`: a file, None, or "auto":
     the one in the package that was made for these weights, if there is one. `dtype`: how products are computed; "auto"
-    takes int8 where the CPU has integer dot products, else float32. Raises NotFoundError, DownloadError or a
+    takes int8 where the CPU has fast integer products, else float32. Raises NotFoundError, DownloadError or a
     CheckpointError; AdapterMismatchError if a named adapter was made for other weights.
     """
     started = time.perf_counter()
@@ -144,8 +144,8 @@ def choose_dtype(name: str) -> torch.dtype:
     """The dtype of products. Raises ConfigError for an unknown name. "auto" looks at the CPU only, never at timings."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
     if name == "auto":
-        fast = torch.backends.cpu.get_cpu_capability().startswith("AVX") and hasattr(torch.ops.onednn, "qlinear_prepack")
-        return torch.int8 if fast else torch.float32
+        wide = torch.backends.cpu.get_cpu_capability().startswith("AVX")
+        return torch.int8 if wide and hasattr(torch.ops.onednn, "qlinear_prepack") else torch.float32
     if name not in known:
         raise ConfigError(f"unknown dtype {name!r}: choose auto, {', '.join(known)}")
     return known[name]
@@ -162,7 +162,7 @@ def packaged_adapter(checkpoint: Checkpoint) -> Path | None:
 
 
 def read_adapter(path: Path, checkpoint: Checkpoint) -> Adapter:
-    """An adapter file's module, in float32. Raises AdapterMismatchError, TensorMismatchError or other CheckpointErrors."""
+    """An adapter file as a float32 module. Raises CheckpointErrors, AdapterMismatchError among them."""
     config, tensors = load_adapter(path)
     check_base(config, checkpoint)
     adapter = Adapter(config, checkpoint.config)

@@ -1,4 +1,4 @@
-"""The engine around decoding: prompts in chunks, limits, stop strings, cancelling, faults, and whom results depend on."""
+"""The engine around decoding: prompts in chunks, limits, stop strings, cancelling, faults."""
 
 from __future__ import annotations
 

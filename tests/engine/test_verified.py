@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -113,7 +114,7 @@ class TrustsTheLastDraft(VerifiedDecoder):
         wrong = next((i for i, token in enumerate(drafts) if token != largest[i]), None)
         if wrong is not None:
             largest[wrong] = drafts[wrong]
-        return super().apply(Outcome(outcome.logits, largest, outcome.blocks))
+        return super().apply(replace(outcome, largest=largest))
 
 
 @pytest.mark.parametrize("faulty", [AcceptsOneTooMany, TrustsTheLastDraft])
@@ -143,9 +144,7 @@ def test_perfect_drafts_need_few_passes(models, prompts, answer, oracle):
 def test_without_drafts_verified_is_ar(models, prompts):
     model = models()
     for prompt in prompts(3):
-        ar, plain = (
-            Engine(model).run([make(prompt, GREEDY, mode, drafts="none")])[0] for mode in ("ar", "verified")
-        )
+        ar, plain = (Engine(model).run([make(prompt, GREEDY, mode, drafts="none")])[0] for mode in ("ar", "verified"))
         assert ar.token_ids == plain.token_ids and ar.passes == plain.passes == ar.tokens
         assert ar.tokens_per_pass == 1.0
         assert plain.drafts == "none" and sum(plain.accepted_by.values()) == 0

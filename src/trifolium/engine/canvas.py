@@ -27,10 +27,14 @@ REMASK_BELOW = 0.25
 
 @dataclass
 class Canvas:
-    """One block. `emitted`: how many of its first tokens the user has; `remasked`: positions that had their chance."""
+    """One block. `emitted`: how many of its first tokens the user has; `remasked`: positions that had their chance.
+
+    `context` [D]: the final hidden vector of the commit row before the block, which the chain reads.
+    """
 
     tokens: list[int | None]
     confidences: list[float]
+    context: Tensor | None = None
     emitted: int = 0
     remasked: set[int] = field(default_factory=set)
 
@@ -72,6 +76,7 @@ class DiffusionDecoder:
         gained = False
         if canvas.tokens[0] is None:
             live.state.accept(len(live.tokens) - live.state.length)
+            canvas.context = outcome.hidden[0]
             if live.sampler.plain_greedy:
                 token = outcome.largest[0]
             else:
@@ -171,9 +176,11 @@ class _Filling:
         row = index - 1
         ids, logits = self._readout.ids[row], self._readout.logits[row]
         previous = self._canvas.tokens[row]
-        if self._proposer.refines and previous is not None:
+        if self._proposer.refines and previous is not None and self._canvas.context is not None:
             carry = self._carries.get(row - 1, torch.zeros_like(self._hidden[0]))
-            step, refined = self._proposer.refine(self._hidden[row : row + 1], [previous], carry[None], ids[None])
+            step, refined = self._proposer.refine(
+                self._hidden[row : row + 1], [previous], self._canvas.context[None], carry[None], ids[None]
+            )
             if np.isfinite(refined).all():
                 self._carries[row] = step[0]
                 logits = refined[0] * self._scale

@@ -58,7 +58,7 @@ class VerifiedDecoder:
         """(n, size) of the branches to preview, likeliest first, as far as `room` rows go; in order of n."""
         live = self._live
         chances = outcomes(estimates)
-        chosen = []
+        chosen: list[tuple[int, int]] = []
         for n in sorted(range(len(chances)), key=lambda n: -chances[n]):
             # After branch n comes true, drafts only help if more than one token is still wanted.
             useful = live.remaining - (n + 1) > 1
@@ -91,7 +91,7 @@ class VerifiedDecoder:
         index = self._branches.get(accepted)
         if live.done or index is None:
             return None
-        return Ask(live.sampler, outcome.blocks[index], live.tokens[-1], live.position + 1)
+        return Ask(live.sampler, outcome.blocks[index], outcome.hidden[accepted], live.tokens[-1], live.position + 1)
 
     def receive(self, tokens: Sequence[int], confidences: Sequence[float]) -> None:
         assert self._previews is not None
@@ -99,4 +99,3 @@ class VerifiedDecoder:
         cells = [Cell(token, "proposed", chance) for token, chance in zip(tokens, confidences, strict=True)]
         masked = [Cell(None, "masked")] * (self._block - len(cells))
         self._live.show_canvas(cells + masked)
-

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from ..config import DecodeConfig
 from ..errors import UnsupportedModelError, UsageError
 from ..model import Transformer
 from ..text import Tokenizer
@@ -22,7 +21,7 @@ from .runner import Runner
 from .scheduler import Batch, Job, Scheduler
 
 MAX_ROWS = 96
-"""Rows of a decoding pass, for all requests together: up to about this many, a pass costs little more than one row's."""
+"""Rows of a decoding pass, for all requests together: with fast int8, so many cost little more than one."""
 
 ExtraDrafts = Callable[[Request], Sequence[DraftSource]]
 
@@ -72,8 +71,8 @@ class Handle:
 class Engine:
     """Decodes many requests with one packed model. Not thread-safe: one caller adds and steps.
 
-    `tokenizer` None: answers have no text, and only `eos_ids` end them. `max_running`: requests that share passes, others
-    wait. `max_rows`: row budget of a decoding pass. `extra_drafts`: further draft sources for each request.
+    `tokenizer` None: answers have no text, and only `eos_ids` end them. `max_running`: how many requests share passes;
+    others wait. `max_rows`: row budget of a decoding pass. `extra_drafts`: further draft sources for a request.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Engine:
         extra_drafts: ExtraDrafts | None = None,
     ) -> None:
         if model.adapter is not None and model.adapter.config.prediction_offset != 1:
-            raise UnsupportedModelError("this adapter predicts without the next-token offset, which isn't supported yet")
+            raise UnsupportedModelError("the adapter predicts without the next-token offset: not supported yet")
         self.model = model
         self.tokenizer = tokenizer
         self._eos_ids = eos_ids if eos_ids is not None or tokenizer is None else tokenizer.eos_ids

@@ -31,8 +31,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass computed for a plan: logits [heads, V], their argmax, and each block's hidden vectors [m, D]."""
+    """What a pass computed for a plan.
 
+    Hidden vectors [heads, D] and logits [heads, V] of the commit rows with heads, the logits' argmax, and each block's
+    hidden vectors [m, D].
+    """
+
+    hidden: Tensor
     logits: Tensor
     largest: Sequence[int]
     blocks: Sequence[Tensor]
@@ -46,7 +51,7 @@ class Decoder(Protocol):
         ...
 
     def apply(self, outcome: Outcome) -> Ask | None:
-        """Accept, emit and commit what the pass brought; ask for proposals of preview rows, if they are to be drafts."""
+        """Accept, emit and commit what the pass brought; ask for proposals of preview rows, if they will be drafts."""
         ...
 
     def receive(self, tokens: Sequence[int], confidences: Sequence[float]) -> None:

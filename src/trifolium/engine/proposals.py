@@ -25,10 +25,14 @@ MIN_REACH = 0.02
 
 @dataclass(frozen=True)
 class Ask:
-    """Preview rows [m, D] whose first one predicts `position`; `previous` is the token before that."""
+    """Preview rows [m, D] whose first one predicts `position`; `previous` is the token before that.
+
+    `context` [D]: the final hidden vector of the commit row that the rows' context ends with.
+    """
 
     sampler: Sampler
     hidden: Tensor
+    context: Tensor
     previous: int
     position: int
 
@@ -71,19 +75,19 @@ class Proposer:
             logits = logits / temperature
         count = min(CANDIDATES, self._vocab_size)
         ids = logits.topk(count, sorted=False).indices.sort(-1).values
-        return Readout(
-            ids.numpy(), logits.gather(-1, ids).double().numpy(), logits.logsumexp(-1).double().numpy()
-        )
+        return Readout(ids.numpy(), logits.gather(-1, ids).double().numpy(), logits.logsumexp(-1).double().numpy())
 
     @property
     def refines(self) -> bool:
         """Whether there is a chain."""
         return self._chain is not None
 
-    def refine(self, hidden_RD: Tensor, previous: Sequence[int], carry_RD: Tensor, ids_RC: Ids) -> tuple[Tensor, Floats]:
+    def refine(
+        self, hidden_RD: Tensor, previous: Sequence[int], context_RD: Tensor, carry_RD: Tensor, ids_RC: Ids
+    ) -> tuple[Tensor, Floats]:
         """One step of the chain: (s_j [R, D], refined logits of the candidates [R, C]), see `model.adapter.Chain`."""
         assert self._chain is not None
-        carry = self._chain.step(hidden_RD, self._model.embed(torch.tensor(previous)), carry_RD)
+        carry = self._chain.step(hidden_RD, self._model.embed(torch.tensor(previous)), context_RD, carry_RD)
         rows_RCD = self._model.head_rows(torch.from_numpy(ids_RC))
         logits = torch.bmm(rows_RCD, (hidden_RD + carry)[:, :, None])[:, :, 0]
         return carry, logits.double().numpy()
@@ -100,7 +104,8 @@ class Proposer:
         tokens: list[list[int]] = [[] for _ in asks]
         confidences: list[list[float]] = [[] for _ in asks]
         reach = [1.0] * len(asks)
-        carries = [torch.zeros_like(ask.hidden[0]) for ask in asks]
+        context = [ask.context for ask in asks]
+        carries = [torch.zeros_like(vector) for vector in context]
         for j in range(max(len(ask.hidden) for ask in asks)):
             active = [i for i, ask in enumerate(asks) if j < len(ask.hidden) and reach[i] >= MIN_REACH]
             if not active:
@@ -110,7 +115,8 @@ class Proposer:
             if self.refines:
                 hidden = torch.stack([asks[i].hidden[j] for i in active])
                 previous = [tokens[i][-1] if j else asks[i].previous for i in active]
-                carry, logits = self.refine(hidden, previous, torch.stack([carries[i] for i in active]), readout.ids[rows])
+                contexts, before = (torch.stack([vectors[i] for i in active]) for vectors in (context, carries))
+                carry, logits = self.refine(hidden, previous, contexts, before, readout.ids[rows])
                 for i, vector in zip(active, carry, strict=True):
                     carries[i] = vector
             for i, row, values in zip(active, rows.tolist(), logits, strict=True):

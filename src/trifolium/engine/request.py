@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ..config import DecodeConfig, SamplingParams
@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from ..text import Tokenizer
 
 
+_GREEDY = SamplingParams.parse({}, "defaults")
+_DEFAULT = DecodeConfig.parse({}, "defaults")
+
+
 @dataclass(frozen=True)
 class Request:
     """What a caller asks for: a prompt as token ids, how to choose tokens, and how to decode."""
 
     prompt: Sequence[int]
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    decode: DecodeConfig = field(default_factory=DecodeConfig)
+    sampling: SamplingParams = _GREEDY
+    decode: DecodeConfig = _DEFAULT
 
     def check(self, vocab_size: int, max_positions: int, has_tokenizer: bool) -> None:
         """Raises PromptError or UsageError if the model can't serve this."""
@@ -31,7 +35,8 @@ class Request:
             raise PromptError("the prompt is empty")
         if len(self.prompt) >= max_positions:
             raise PromptError(
-                f"the prompt has {len(self.prompt)} tokens; the model's context of {max_positions} leaves no room for an answer"
+                f"the prompt has {len(self.prompt)} tokens, which leaves no room for an answer "
+                f"in the model's context of {max_positions}"
             )
         if not all(0 <= token < vocab_size for token in self.prompt):
             raise PromptError(f"the prompt holds a token outside the vocabulary of {vocab_size}")

@@ -30,13 +30,14 @@ class Runner:
             for segment, (_, plan) in zip(rows.segments, plans, strict=True)
             for row in range(segment.start + segment.count - plan.heads, segment.start + segment.count)
         ]
-        logits = self._model.logits(hidden[wanted])[:, : self._vocab_size] if wanted else hidden.new_empty(0, 1)
+        ends = hidden[wanted]
+        logits = self._model.logits(ends)[:, : self._vocab_size] if wanted else hidden.new_empty(0, 1)
         largest = logits.argmax(-1).tolist()
         outcomes = []
         at = 0
         for segment, (_, plan) in zip(rows.segments, plans, strict=True):
             blocks = [hidden[rows.num_commit + b.start : rows.num_commit + b.start + b.count] for b in segment.branches]
-            outcomes.append(Outcome(logits[at : at + plan.heads], largest[at : at + plan.heads], blocks))
+            part = slice(at, at + plan.heads)
+            outcomes.append(Outcome(ends[part], logits[part], largest[part], blocks))
             at += plan.heads
         return outcomes
-

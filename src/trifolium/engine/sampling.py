@@ -53,7 +53,7 @@ def keep_top_k(logits: Floats, k: int) -> Ids:
 
 
 def keep_top_p(logits: Floats, top_p: float) -> Ids:
-    """Indices, ascending, of the smallest set of most probable tokens whose mass reaches `top_p` (Holtzman et al. 2019).
+    """Indices, ascending, of the fewest most probable tokens whose mass reaches `top_p` (Holtzman et al. 2019).
 
     Tokens below (1 - top_p) / size hold less than 1 - top_p together and can't be in the set: only the rest is sorted.
     """

@@ -89,7 +89,7 @@ class Transformer(nn.Module):
                 module.pack(dtype, keep=keep or self._read_by_rows(module))
 
     def _read_by_rows(self, module: Linear) -> bool:
-        """Whether rows of the plain weight are needed too: a tied head is the embedding, a chain reads candidates' rows."""
+        """Whether rows of the plain weight are read: a tied head's as embeddings, any head's by an adapter's chain."""
         chained = self.adapter is not None and self.adapter.chain is not None
         return module is self.head and (self.config.tie_embeddings or chained)
 
@@ -179,7 +179,7 @@ class Transformer(nn.Module):
         contexts: list[AttentionContext],
         visible: Tensor,
     ) -> Tensor:
-        """Noisy rows over clean contexts: final hidden vectors [B, R, D]. `visible` [B, 1, R, T + R] as in Attention."""
+        """Noisy rows over clean contexts: final hidden vectors [B, R, D]. `visible` [B, 1, R, T + R] as in `Attention`."""
         assert self.adapter is not None, "preview rows need an adapter"
         x = self.adapter.embed(tokens_BR, self.embed(tokens_BR.clamp(min=0)), block_index_BR)
         angles = self.rope(positions_BR, self.config.max_positions)
