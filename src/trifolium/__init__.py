@@ -1,3 +1,57 @@
-"""Trifolium: block-diffusion language models for agents."""
+"""Trifolium: block-diffusion language models for agents.
+
+    import trifolium
+
+    lm = trifolium.load()
+    print(lm.generate("What is the capital of France?").text)
+
+The exports load when they are first used, so `import trifolium` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import LM, load
+    from .config import DecodeConfig, SamplingParams
+    from .engine import CanvasEvent, Cell, Event, FinishedEvent, Result, TextEvent
+    from .errors import TrifoliumError
 
 __version__ = "0.1.0.dev0"
+
+_HOMES = {
+    "LM": "api",
+    "CanvasEvent": "engine",
+    "Cell": "engine",
+    "DecodeConfig": "config",
+    "Event": "engine",
+    "FinishedEvent": "engine",
+    "Result": "engine",
+    "SamplingParams": "config",
+    "TextEvent": "engine",
+    "TrifoliumError": "errors",
+    "load": "api",
+}
+
+__all__ = [
+    "LM",
+    "CanvasEvent",
+    "Cell",
+    "DecodeConfig",
+    "Event",
+    "FinishedEvent",
+    "Result",
+    "SamplingParams",
+    "TextEvent",
+    "TrifoliumError",
+    "__version__",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -18,6 +18,9 @@ from ..errors import TrifoliumError
 
 # name: (module, the line in `trifolium --help`)
 COMMANDS = {
+    "run": (".run", "Answer one prompt, and see the canvas resolve."),
+    "chat": (".chat", "Talk with a model."),
+    "bench": (".bench", "The decoding modes against each other, on the same prompts."),
     "models": (".models", "List, fetch, show and remove the models on the shelf."),
     "inspect": (".inspect", "What a model is made of: layers, shapes, parameters, memory, tokenizer."),
 }

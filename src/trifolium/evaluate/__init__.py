@@ -1,0 +1,1 @@
+"""Measuring: speed of the decoding modes on the same prompts."""

@@ -1,0 +1,54 @@
+"""Options that several commands share, and what becomes of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..checkpoint.shelf import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from ..api import LM
+
+Model = Annotated[str, typer.Option(help="A shelf name, a folder, a GGUF file or a hub id.")]
+Adapter = Annotated[
+    str, typer.Option(help="An adapter file, `none`, or `auto`: the one in the package for this model.", metavar="PATH")
+]
+DType = Annotated[str, typer.Option("--dtype", help="How products are computed: auto, float32, bfloat16 or int8.")]
+Mode = Annotated[str, typer.Option(help="verified (equal to ar, in fewer passes), diffusion, or ar.")]
+Drafts = Annotated[str, typer.Option(help="Where verified's drafts come from: preview, ngram, both or none.")]
+BlockSize = Annotated[int | None, typer.Option(help="Positions previewed or filled together. [default: the adapter's]")]
+Policy = Annotated[str, typer.Option(help="What diffusion accepts in a pass: threshold, entropy or top_n.")]
+Threshold = Annotated[float, typer.Option(help="Least confidence that diffusion's threshold policy accepts.")]
+Remask = Annotated[bool, typer.Option(help="Let diffusion mask again what the fuller block no longer supports.")]
+MaxTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+TopK = Annotated[int, typer.Option(help="Sample among the k most probable tokens; 0: among all.")]
+TopP = Annotated[float, typer.Option(help="Sample among the most probable tokens that hold this mass.")]
+MinP = Annotated[float, typer.Option(help="Drop tokens less probable than this share of the most probable one.")]
+RepetitionPenalty = Annotated[float, typer.Option(help="Above 1: avoid tokens of the prompt and answer.")]
+Seed = Annotated[int, typer.Option(help="Equal seeds give equal answers, in verified and ar alike.")]
+System = Annotated[str | None, typer.Option(help="The system message. [default: the template's own]")]
+Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+DEFAULT = DEFAULT_MODEL
+
+
+def load_model(model: str, adapter: str, dtype: str, *, say: Callable[[str], None] | None = None) -> LM:
+    """Load for a command; `say` is told what happens, since the first load may take a while."""
+    from ..api import choose_dtype, load
+
+    choose_dtype(dtype)  # a typing error should not wait for a download
+    if say is not None:
+        say(f"loading {model} ...")
+    chosen: Any = dtype
+    return load(model, adapter=None if adapter == "none" else adapter, dtype=chosen, progress=sys.stderr.isatty())
+
+
+def note(text: str) -> None:
+    """Something that the user should know, kept out of the answer."""
+    print(f"note: {text}", file=sys.stderr)

@@ -1,0 +1,97 @@
+"""`trifolium run`: one answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..errors import PromptError
+from . import options as o
+
+app = typer.Typer(add_completion=False)
+
+_EPILOG = (
+    'Examples: trifolium run "What is the capital of France?"  |  trifolium run --mode diffusion "Tell a story"  |  '
+    "echo Hello | trifolium run - --json"
+)
+
+
+@app.command(epilog=_EPILOG)
+def run(
+    prompt: Annotated[str | None, typer.Argument(help="The message; `-`, or nothing in a pipe, reads it.")] = None,
+    model: o.Model = o.DEFAULT,
+    adapter: o.Adapter = "auto",
+    mode: o.Mode = "verified",
+    drafts: o.Drafts = "both",
+    block_size: o.BlockSize = None,
+    policy: o.Policy = "threshold",
+    threshold: o.Threshold = 0.9,
+    remask: o.Remask = False,
+    max_tokens: o.MaxTokens = 256,
+    temperature: o.Temperature = 0.0,
+    top_k: o.TopK = 0,
+    top_p: o.TopP = 1.0,
+    min_p: o.MinP = 0.0,
+    repetition_penalty: o.RepetitionPenalty = 1.0,
+    seed: o.Seed = 0,
+    system: o.System = None,
+    stop: o.Stop = None,
+    dtype: o.DType = "auto",
+    as_json: o.AsJson = False,
+) -> None:
+    """Answer one prompt. On a terminal the canvas is seen resolving; in a pipe only the text is printed.
+
+    Unfinished positions are shown behind the text: masked, proposed (may still change) or accepted.
+    """
+    from ..api import split_options
+
+    message = read_prompt(prompt)
+    settings = {
+        "mode": mode,
+        "drafts": drafts,
+        "block_size": block_size,
+        "policy": policy,
+        "threshold": threshold,
+        "remask": remask,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+        "stop": tuple(stop or ()),
+    }
+    split_options(settings)  # faults show before a model is loaded
+    lm = o.load_model(model, adapter, dtype)
+    if as_json:
+        result = lm.generate(message, system=system, **settings)
+        print(json.dumps(result.as_dict(), ensure_ascii=False))
+        for text in result.notes:
+            o.note(text)
+        return
+    from .show import AnswerView, print_plain, summary
+
+    events = lm.stream(message, system=system, **settings)
+    if not sys.stdout.isatty():
+        finished = print_plain(events)
+    else:
+        console = Console(highlight=False)
+        finished = AnswerView(console).show(events)
+        if finished is not None:
+            console.print(summary(finished), style="dim", markup=False)
+    for text in finished.notes if finished else ():
+        o.note(text)
+
+
+def read_prompt(prompt: str | None) -> str:
+    """The prompt, from standard input where it is `-` or nothing. Raises PromptError if there is none."""
+    if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
+        prompt = sys.stdin.read()
+    if prompt is None or not prompt.strip():
+        raise PromptError('the prompt is empty: give it in quotes, as in trifolium run "What is a prime number?"')
+    return prompt
