@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from ..config import DecodeConfig
 from ..errors import UnsupportedModelError, UsageError
 from ..model import Transformer
 from ..text import Tokenizer
