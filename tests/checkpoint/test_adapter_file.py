@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny_checkpoints import random_tensors, tiny_config
 
+from tiny_checkpoints import random_tensors, tiny_config
 from trifolium.checkpoint import (
     check_base,
     load_adapter,

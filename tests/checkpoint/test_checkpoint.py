@@ -7,9 +7,9 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
-from tiny_checkpoints import FAMILIES, random_tensors, tiny_config, write_gguf
 
 import trifolium.checkpoint
+from tiny_checkpoints import FAMILIES, random_tensors, tiny_config, write_gguf
 from trifolium.checkpoint import open_checkpoint, write_hf
 from trifolium.errors import DownloadError, NotFoundError
 

@@ -15,11 +15,11 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny_checkpoints import FAMILIES, all_options, hf_model, quantise, random_tensors, tiny_config, write_gguf
 from transformers import LlamaConfig
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from tiny_checkpoints import FAMILIES, all_options, hf_model, quantise, random_tensors, tiny_config, write_gguf
 from trifolium.checkpoint import gguf as reader_module
 from trifolium.checkpoint import open_checkpoint
 from trifolium.checkpoint.gguf_header import read_header

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_checkpoints import all_options, fused, hf_model, tiny_config
 
+from tiny_checkpoints import all_options, fused, hf_model, tiny_config
 from trifolium.checkpoint import Checkpoint, open_checkpoint
 from trifolium.config import ModelConfig
 from trifolium.errors import CorruptFileError, NotFoundError, TensorMismatchError, UnsupportedModelError

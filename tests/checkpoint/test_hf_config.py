@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import transformers
-from tiny_checkpoints import FAMILIES, all_options, hf_model, tiny_config
 
+from tiny_checkpoints import FAMILIES, all_options, hf_model, tiny_config
 from trifolium.checkpoint.hf_config import config_from_hf, config_to_hf, read_json
 from trifolium.config import ModelConfig
 from trifolium.errors import CorruptFileError, NotFoundError, UnsupportedModelError

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from hub_server import REPO, HubServer, serving
 from tiny_checkpoints import random_tensors, tiny_config
-
 from trifolium.checkpoint import Shelf, hub, open_checkpoint, write_hf
 from trifolium.errors import DownloadError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gguf
 import pytest
 import torch
-from tiny_checkpoints import all_options, fused, hf_model, random_tensors, tiny_config
 
+from tiny_checkpoints import all_options, fused, hf_model, random_tensors, tiny_config
 from trifolium.checkpoint.names import check_shapes, expected_shapes, join, split, targets
 from trifolium.config import ModelConfig
 from trifolium.errors import TensorMismatchError, UnsupportedModelError

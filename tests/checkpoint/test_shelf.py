@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from shelf_helpers import MEMBER, make_wheel, shelf_text, tiny_gguf
 
+from shelf_helpers import MEMBER, make_wheel, shelf_text, tiny_gguf
 from trifolium.checkpoint import Shelf, open_checkpoint
 from trifolium.checkpoint.shelf import DEFAULT_MODEL, cache_folder, find, installed_path, shelf_entries
 from trifolium.errors import ConfigError, DownloadError, NotFoundError

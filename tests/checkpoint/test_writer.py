@@ -10,8 +10,8 @@ import pytest
 import torch
 import transformers
 from safetensors import safe_open
-from tiny_checkpoints import all_options, fused, random_tensors, tiny_config, write_gguf
 
+from tiny_checkpoints import all_options, fused, random_tensors, tiny_config, write_gguf
 from trifolium.checkpoint import open_checkpoint, write_hf
 from trifolium.config import ModelConfig
 from trifolium.errors import TensorMismatchError, UnsupportedModelError, UsageError

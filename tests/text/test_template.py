@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from trifolium.checkpoint.gguf_header import read_header
 from trifolium.errors import TemplateError
-from trifolium.text import ChatTemplate, Tokenizer, encode_chat, read_metadata
+from trifolium.text import ChatTemplate, Tokenizer, encode_chat
 from trifolium.text.provenance import Foreign, foreign, join
 
 # Templates in the ways that models' authors write them. The markers' ids are those of conftest.SPECIALS.
@@ -105,7 +106,7 @@ def test_the_default_model_reads_a_chat_as_in_transformers(default_gguf: Path, a
     ours = Tokenizer.from_gguf(default_gguf)
     template = ChatTemplate.of(ours)
     assert not template.is_default
-    fields = read_metadata(default_gguf)
+    fields = read_header(default_gguf).plain_metadata()
     tokens = fields["tokenizer.ggml.tokens"]
     merges = [merge.split(" ") for merge in fields["tokenizer.ggml.merges"]]
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}

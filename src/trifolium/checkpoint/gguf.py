@@ -27,7 +27,7 @@ class GgufReader:
     """
 
     def __init__(self, path: Path) -> None:
-        header = read_header(path)
+        self._header = header = read_header(path)
         self.path = path
         self.metadata: dict[str, Any] = header.metadata
         self._tensors = header.tensors
@@ -44,7 +44,7 @@ class GgufReader:
 
     def plain_metadata(self) -> dict[str, Any]:
         """The metadata as plain Python values, which the tokenizer is made from."""
-        return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in self.metadata.items()}
+        return self._header.plain_metadata()
 
     def read(self, source: Source, out: torch.Tensor) -> None:
         """Dequantise `source` into `out` ([rows, columns] or [n], any float dtype), in HF's row order.

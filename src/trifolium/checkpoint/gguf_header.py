@@ -50,6 +50,10 @@ class GgufHeader:
     metadata: dict[str, Any] = field(repr=False)
     tensors: dict[str, GgufTensor] = field(repr=False)
 
+    def plain_metadata(self) -> dict[str, Any]:
+        """The metadata as plain Python values, which a tokenizer is made from."""
+        return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in self.metadata.items()}
+
 
 def read_header(path: Path) -> GgufHeader:
     """Read and check the header of the GGUF file at `path`.

@@ -23,6 +23,9 @@ COMMANDS = {
     "bench": (".bench", "The decoding modes against each other, on the same prompts."),
     "models": (".models", "List, fetch, show and remove the models on the shelf."),
     "inspect": (".inspect", "What a model is made of: layers, shapes, parameters, memory, tokenizer."),
+    "convert": (".convert", "Make a fresh adapter for an AR checkpoint, and the recipe that trains it."),
+    "train": (".train", "Train an adapter by its recipe; resumes where it stopped."),
+    "generate-data": (".generate_data", "Let a model write the conversations that its adapter is trained on."),
 }
 
 _EPILOG = (

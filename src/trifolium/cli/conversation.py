@@ -132,8 +132,8 @@ class Conversation:
         tokens, passes = sum(r.tokens for r in self._results), sum(r.passes for r in self._results)
         seconds = sum(r.seconds for r in self._results)
         self._console.print(
-            f"all {len(self._results)} answers: {tokens} tokens in {passes} passes ({tokens / max(passes, 1):.2f} a pass), "
-            f"{tokens / max(seconds, 1e-9):.1f} tokens/s",
+            f"all {len(self._results)} answers: {tokens} tokens in {passes} passes "
+            f"({tokens / max(passes, 1):.2f} a pass), {tokens / max(seconds, 1e-9):.1f} tokens/s",
             style="dim",
             markup=False,
         )

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from ..checkpoint.shelf import DEFAULT_MODEL, Shelf
+from ..errors import CheckpointError, NotFoundError
+from .fields import print_fields
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoint
@@ -47,7 +47,10 @@ def _report(checkpoint: Checkpoint) -> dict[str, Any]:
     parameters = sum(prod(shape) for shape in shapes.values())
     matrices = sum(prod(shape) for shape in shapes.values() if len(shape) == 2)
     rows = sum(shape[0] for shape in shapes.values() if len(shape) == 2)
-    tokenizer = checkpoint.tokenizer()
+    try:
+        tokenizer, fault = checkpoint.tokenizer(), None
+    except (CheckpointError, NotFoundError) as error:  # the weights can be inspected all the same
+        tokenizer, fault = None, str(error)
     return {
         "name": checkpoint.name,
         "path": str(checkpoint.path),
@@ -67,11 +70,13 @@ def _report(checkpoint: Checkpoint) -> dict[str, Any]:
             # One byte a weight and one float32 scale an output row; vectors stay float32.
             "int8": matrices + 4 * rows + 4 * (parameters - matrices),
         },
-        "tokenizer": {
+        "tokenizer": tokenizer
+        and {
             "vocab_size": tokenizer.vocab_size,
             "eos": {str(token): tokenizer.decode([token]) for token in sorted(tokenizer.eos_ids)},
         },
-        "template": tokenizer.chat_template is not None,
+        "tokenizer_error": fault,
+        "template": tokenizer is not None and tokenizer.chat_template is not None,
         "adapter": _adapter(checkpoint),
     }
 
@@ -93,36 +98,36 @@ def _adapter(checkpoint: Checkpoint) -> dict[str, Any] | None:
 
 
 def _print(report: dict[str, Any]) -> None:
-    console = Console(soft_wrap=True, highlight=False)
     config, memory = report["config"], report["memory_bytes"]
     kinds = {f"{layer['mixer']} + {layer['feed_forward']}" for layer in report["layers"]}
-    rope = {key: value for key, value in config["rope"].items() if value is not None}
     tokenizer, adapter = report["tokenizer"], report["adapter"]
-    head = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in {
-        "model": report["name"],
-        "path": report["path"],
-        "format": report["format"],
-        "licence": report["licence"] or "unknown",
-        "fingerprint": report["fingerprint"],
-        "family": config["family"],
-        "layers": f"{len(report['layers'])} x ({', '.join(sorted(kinds))})",
-        "hidden": f"{config['hidden_size']}, feed-forward {config['intermediate_size']}",
-        "heads": f"{config['num_heads']} query, {config['num_kv_heads']} key/value, of {config['head_dim']}",
-        "context": f"{config['max_positions']:,} positions, rope {rope.pop('kind')}, theta {rope.pop('theta'):g}",
-        "embeddings": "tied" if config["tie_embeddings"] else "untied",
-        "parameters": f"{report['parameters']:,}",
-        "memory": ", ".join(f"{count / 1e6:,.1f} MB {dtype}" for dtype, count in memory.items()),
-        "tokenizer": f"{tokenizer['vocab_size']:,} tokens, eos {', '.join(tokenizer['eos'].values())}",
-        "template": "present" if report["template"] else "absent",
-        "adapter": "none" if adapter is None else f"{adapter['path']}{'' if adapter['fits'] else ' (does not fit)'}",
-    }.items():
-        head.add_row(name, value)
-    console.print(head, markup=False)
-    shapes = Table(box=None, pad_edge=False, title="tensors (layer 0 stands for all)", title_justify="left")
-    shapes.add_column("name")
-    shapes.add_column("shape")
-    for name, shape in report["shapes"].items():
-        if not name.startswith("layers.") or name.startswith("layers.0."):
-            shapes.add_row(name, str(shape))
-    console.print(shapes, markup=False)
+    print_fields(
+        {
+            "model": report["name"],
+            "path": report["path"],
+            "format": report["format"],
+            "licence": report["licence"],
+            "fingerprint": report["fingerprint"],
+            "family": config["family"],
+            "layers": f"{len(report['layers'])} x ({', '.join(sorted(kinds))})",
+            "hidden": f"{config['hidden_size']}, feed-forward {config['intermediate_size']}",
+            "heads": f"{config['num_heads']} query, {config['num_kv_heads']} key/value, of {config['head_dim']}",
+            "context": f"{config['max_positions']:,} positions, "
+            f"rope {config['rope']['kind']}, theta {config['rope']['theta']:g}",
+            "embeddings": "tied" if config["tie_embeddings"] else "untied",
+            "parameters": f"{report['parameters']:,}",
+            "memory": ", ".join(f"{count / 1e6:,.1f} MB {dtype}" for dtype, count in memory.items()),
+            "tokenizer": f"{tokenizer['vocab_size']:,} tokens, eos {', '.join(tokenizer['eos'].values())}"
+            if tokenizer
+            else f"none: {report['tokenizer_error']}",
+            "template": "present" if report["template"] else "absent",
+            "adapter": adapter and f"{adapter['path']}{'' if adapter['fits'] else ' (does not fit)'}",
+        }
+    )
+    print("\ntensors (layer 0 stands for all)")
+    shown = {
+        name: shape
+        for name, shape in report["shapes"].items()
+        if not name.startswith("layers.") or name.startswith("layers.0.")
+    }
+    print_fields(shown)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ..checkpoint.shelf import DEFAULT_MODEL, Shelf, ShelfEntry
 from ..errors import CorruptFileError, NotFoundError
+from .fields import print_fields
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -75,11 +76,14 @@ def show(
     if as_json:
         print(json.dumps(row, indent=2))
         return
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for key, value in row.items():
-        shown = ", ".join(value) if isinstance(value, list) else _size(value) if key == "bytes" else value
-        table.add_row("size" if key == "bytes" else key.replace("_", " "), "-" if shown is None else str(shown))
-    Console(soft_wrap=True).print(table)
+    print_fields(
+        {
+            **row,
+            "installed": "yes" if row["installed"] else "no",
+            "sources": ", ".join(row["sources"]),
+            "bytes": f"{row['bytes']:,} ({_size(row['bytes'])})",
+        }
+    )
 
 
 @app.command(epilog="Example: trifolium models remove smollm2-135m")

@@ -36,7 +36,7 @@ def summary(result: Result) -> str:
 
 
 class AnswerView:
-    """Shows the events of one answer. Finished lines are printed once; only the last line and the canvas are redrawn."""
+    """Shows the events of one answer. Finished lines are printed once; only the last line and canvas are redrawn."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

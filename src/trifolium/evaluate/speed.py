@@ -1,7 +1,7 @@
 """Speed of the decoding modes on the same prompts, in one run, one request at a time.
 
-Modes take turns on every prompt, so that what else the machine does falls on all of them alike, and every mode is warmed
-up before anything counts.
+Modes take turns on every prompt, so that what else the machine does falls on all of them alike, and every mode is
+warmed up before anything counts.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ def compare(
     progress: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> dict[str, Totals]:
-    """Greedy answers to all prompts in every mode. `options`: further options of `LM.generate`; `progress`: called after
-    every answer. Raises what `LM.generate` does.
+    """Greedy answers to all prompts in every mode.
+
+    `options`: further options of `LM.generate`. `progress` is called after every answer. Raises what `LM.generate` does.
     """
     if unknown := [mode for mode in modes if mode not in MODES]:
         raise UsageError(f"unknown mode {unknown[0]!r}: choose from {', '.join(MODES)}")

@@ -24,6 +24,13 @@ class LayerDeltas(nn.Module):
         self.down = LowRank(f, d, rank, scale)
 
 
+def low_ranks(
+    deltas: LayerDeltas | None,
+) -> tuple[LowRank | None, LowRank | None, LowRank | None, LowRank | None]:
+    """(qkv, out, gate_up, down), all None without deltas."""
+    return (None,) * 4 if deltas is None else (deltas.qkv, deltas.out, deltas.gate_up, deltas.down)
+
+
 class Chain(nn.Module):
     """Ties the parallel proposals of a block together: refines row j's output by the tokens chosen before it.
 

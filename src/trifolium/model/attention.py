@@ -106,4 +106,5 @@ class Attention(nn.Module):
         q, k, v = (t.transpose(1, 2) for t in self.heads(self.qkv(x_BRC, qkv_delta), angles))
         keys, values = torch.cat((context.keys, k), 2), torch.cat((context.values, v), 2)
         y = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, enable_gqa=True)
-        return self.out(y.transpose(1, 2).flatten(2), out_delta)
+        projected: Tensor = self.out(y.transpose(1, 2).flatten(2), out_delta)
+        return projected

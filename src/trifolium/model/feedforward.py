@@ -25,7 +25,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, gate_up: LowRank | None = None, down: LowRank | None = None) -> Tensor:
         """[..., D] -> [..., D]; the deltas, if any, act on every row."""
-        return self.down(swiglu(self.gate_up(x, gate_up)), down)
+        y: Tensor = self.down(swiglu(self.gate_up(x, gate_up)), down)
+        return y
 
     def rows(
         self, x: Tensor, num_commit: int, tile: int | None, gate_up: LowRank | None, down: LowRank | None

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig
 from ..errors import TensorMismatchError
-from .adapter import Adapter, LayerDeltas
+from .adapter import Adapter, LayerDeltas, low_ranks
 from .attention import Angles, Attention, AttentionContext
 from .feedforward import FeedForward
 from .linear import Linear
@@ -38,10 +38,10 @@ class DecoderLayer(nn.Module):
     def rows(self, x: Tensor, angles: Angles, rows: Rows, layer: int, deltas: LayerDeltas | None) -> Tensor:
         """All rows of a pass [N, D] -> [N, D]."""
         n, tile = rows.num_commit, None if rows.prefill else ROW_TILE
-        qkv = self.mixer.qkv.rows(self.mixer_norm(x), n, tile, deltas and deltas.qkv)
-        y = self.mixer.mix(qkv, angles, rows, layer)
-        x = x + self.mixer.out.rows(y, n, tile, deltas and deltas.out)
-        return x + self.ffn.rows(self.ffn_norm(x), n, tile, deltas and deltas.gate_up, deltas and deltas.down)
+        d_qkv, d_out, d_gate_up, d_down = low_ranks(deltas)
+        qkv = self.mixer.qkv.rows(self.mixer_norm(x), n, tile, d_qkv)
+        x = x + self.mixer.out.rows(self.mixer.mix(qkv, angles, rows, layer), n, tile, d_out)
+        return x + self.ffn.rows(self.ffn_norm(x), n, tile, d_gate_up, d_down)
 
     def commit(self, x: Tensor, angles: Angles) -> tuple[Tensor, AttentionContext]:
         """Clean sequences [B, T, D] -> [B, T, D], and the context that previews read."""
@@ -53,9 +53,9 @@ class DecoderLayer(nn.Module):
         self, x: Tensor, angles: Angles, context: AttentionContext, visible: Tensor, deltas: LayerDeltas | None
     ) -> Tensor:
         """Noisy rows [B, R, D] -> [B, R, D]."""
-        d = deltas
-        x = x + self.mixer.preview(self.mixer_norm(x), angles, context, visible, d and d.qkv, d and d.out)
-        return x + self.ffn(self.ffn_norm(x), d and d.gate_up, d and d.down)
+        d_qkv, d_out, d_gate_up, d_down = low_ranks(deltas)
+        x = x + self.mixer.preview(self.mixer_norm(x), angles, context, visible, d_qkv, d_out)
+        return cast(Tensor, x + self.ffn(self.ffn_norm(x), d_gate_up, d_down))
 
 
 class Transformer(nn.Module):
@@ -72,7 +72,7 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_embeddings:
-            self.head.weight = self.embed.weight
+            self.head.weight = cast(nn.Parameter, self.embed.weight)
         self.rope = Rope(config.rope, config.head_dim, config.max_positions)
         self.adapter: Adapter | None = None
 
@@ -89,7 +89,7 @@ class Transformer(nn.Module):
                 module.pack(dtype, keep=keep or self._read_by_rows(module))
 
     def _read_by_rows(self, module: Linear) -> bool:
-        """Whether rows of the plain weight are read: a tied head's as embeddings, any head's by an adapter's chain."""
+        """Whether rows of the plain weight are read too: a tied head is the embedding, the chain reads candidates."""
         chained = self.adapter is not None and self.adapter.chain is not None
         return module is self.head and (self.config.tie_embeddings or chained)
 
@@ -160,6 +160,12 @@ class Transformer(nn.Module):
         """Whether exact products need commit rows in whole tiles (`Rows.build(tile=...)`)."""
         return self.head.kernel is not None and self.head.kernel.tiled
 
+    def compile_streams(self) -> None:
+        """Compile every layer's clean and noisy side for training: one graph each, for all shapes and layers."""
+        for _, layer, _ in self.decoder_layers():
+            layer.commit = torch.compile(layer.commit, dynamic=True)  # type: ignore[method-assign]
+            layer.preview = torch.compile(layer.preview, dynamic=True)  # type: ignore[method-assign]
+
     def commit_stream(self, tokens_BT: Tensor) -> tuple[Tensor, list[AttentionContext]]:
         """Clean sequences from position 0: final hidden vectors [B, T, D] and every layer's context for previews."""
         length = tokens_BT.shape[1]
@@ -179,7 +185,7 @@ class Transformer(nn.Module):
         contexts: list[AttentionContext],
         visible: Tensor,
     ) -> Tensor:
-        """Noisy rows over clean contexts: final hidden vectors [B, R, D]. `visible` [B, 1, R, T + R] as in `Attention`."""
+        """Noisy rows over clean contexts: final hidden vectors [B, R, D]. `visible` as in Attention.preview."""
         assert self.adapter is not None, "preview rows need an adapter"
         x = self.adapter.embed(tokens_BR, self.embed(tokens_BR.clamp(min=0)), block_index_BR)
         angles = self.rope(positions_BR, self.config.max_positions)

@@ -11,7 +11,6 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from ..errors import CorruptFileError, UnsupportedModelError
-from .gguf_metadata import read_metadata
 from .pretokenizers import SplitScheme, split_scheme
 from .scored import SPACE, ScoredPieces
 from .vocabulary import AddedToken, PlainEncoder, Vocabulary, byte_alphabet
@@ -29,7 +28,7 @@ _END_OF_ANSWER = frozenset(
 
 def read_gguf(source: Path | Mapping[str, Any]) -> Vocabulary:
     """The vocabulary of a GGUF file, or of its metadata. Raises what `Tokenizer.from_gguf` says."""
-    fields = source if isinstance(source, Mapping) else read_metadata(source)
+    fields = source if isinstance(source, Mapping) else _metadata(source)
     tokens = _strings(fields, "tokenizer.ggml.tokens")
     kind = str(fields.get("tokenizer.ggml.model", ""))
     types = [int(value) for value in fields.get("tokenizer.ggml.token_type", [1] * len(tokens))]
@@ -50,6 +49,12 @@ def read_gguf(source: Path | Mapping[str, Any]) -> Vocabulary:
             "known ones: gpt2 (byte-level BPE), llama (SentencePiece)"
         )
     return _assemble(fields, tokens, types, encoder, pieces, add_bos)
+
+
+def _metadata(path: Path) -> Mapping[str, Any]:
+    from ..checkpoint.gguf_header import read_header  # the one reader of this format; the rooms meet only here
+
+    return read_header(path).plain_metadata()
 
 
 def _assemble(

@@ -36,7 +36,9 @@ def save_training(path: Path, module: nn.Module, optimizer: torch.optim.Optimize
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
-        raise TrainingError(f"can't write the checkpoint {path}: {error}; the previous one, if any, is intact") from None
+        raise TrainingError(
+            f"can't write the checkpoint {path}: {error}; the previous one, if any, is intact"
+        ) from None
 
 
 def load_training(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, step_key: str) -> dict[str, Any]:
@@ -47,11 +49,15 @@ def load_training(path: Path, module: nn.Module, optimizer: torch.optim.Optimize
             names = set(file.keys())
             wanted = {f"parameter.{name}": p for name, p in module.named_parameters()}
             if not wanted.keys() <= names:
-                raise ConfigError(f"{path} is a checkpoint of another recipe: it lacks {sorted(wanted.keys() - names)[:5]}")
+                raise ConfigError(
+                    f"{path} is a checkpoint of another recipe: it lacks {sorted(wanted.keys() - names)[:5]}"
+                )
             for name, parameter in module.named_parameters():
                 value = file.get_tensor(f"parameter.{name}")
                 if value.shape != parameter.shape:
-                    raise ConfigError(f"{path} is a checkpoint of another recipe: {name} has shape {tuple(value.shape)}")
+                    raise ConfigError(
+                        f"{path} is a checkpoint of another recipe: {name} has shape {tuple(value.shape)}"
+                    )
                 with torch.no_grad():
                     parameter.copy_(value)
                 if f"exp_avg.{name}" in names:

@@ -31,7 +31,7 @@ Encode = Callable[[list[dict[str, Any]]], list[int]]
 
 @dataclass(frozen=True)
 class Conversation:
-    """One conversation: `tokens` [T], int64; the answer starts at index `answer` and includes the end token if complete."""
+    """`tokens` [T] of one conversation; the answer starts at index `answer`, and ends in the end token if complete."""
 
     tokens: NDArray[np.int64]
     answer: int
@@ -54,14 +54,22 @@ def read_corpus(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
                     item = json.loads(line)
                     roles = [message["role"] for message in item["messages"]]
                 except (ValueError, KeyError, TypeError):
-                    raise CorruptFileError(f"{path}:{number}: not a conversation (a JSON object with `messages`)") from None
+                    raise CorruptFileError(
+                        f"{path}:{number}: not a conversation (a JSON object with `messages`)"
+                    ) from None
                 if roles[-1:] != ["assistant"] or "user" not in roles:
-                    raise CorruptFileError(f"{path}:{number}: the messages must hold a user turn and end with the answer")
+                    raise CorruptFileError(
+                        f"{path}:{number}: the messages must hold a user turn and end with the answer"
+                    )
                 yield item
 
 
 def encode_corpus(
-    items: Iterable[dict[str, Any]], encode_prompt: Encode, encode_text: Callable[[str], list[int]], end: int, limit: int
+    items: Iterable[dict[str, Any]],
+    encode_prompt: Encode,
+    encode_text: Callable[[str], list[int]],
+    end: int,
+    limit: int,
 ) -> tuple[list[Conversation], list[Conversation]]:
     """(training, held-out) conversations, cut at `limit` tokens; those without two answer tokens are dropped."""
     splits: tuple[list[Conversation], list[Conversation]] = ([], [])

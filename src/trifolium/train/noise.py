@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from ..config import Frozen
@@ -24,7 +26,7 @@ class NoiseConfig(Frozen):
     decoding does after its first passes), the rest mask each row with a ratio drawn per block.
     """
 
-    block_sizes: dict[int, float] = {4: 0.5, 6: 0.3, 8: 0.15, 16: 0.05}
+    block_sizes: dict[int, float] = Field({4: 0.5, 6: 0.3, 8: 0.15, 16: 0.05}, min_length=1)
     full: float = 0.75
     prefix: float = 0.15
 
@@ -63,7 +65,10 @@ def draw_blocks(batch: Batch, rows: int, config: NoiseConfig, rng: np.random.Gen
     known = _known(rng, size, count, m, config)
     targets_known = np.concatenate((known[..., 1:], np.zeros_like(known[..., :1])), -1).reshape(size, -1)
     inside = positions + 1 < batch.length[:, None]
-    at = lambda index: np.take_along_axis(batch.tokens, np.minimum(index, length - 1), 1)  # noqa: E731
+
+    def at(index: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.take_along_axis(batch.tokens, np.minimum(index, length - 1), 1)
+
     block = np.repeat(np.arange(count), m)
     clean = np.arange(length) <= np.repeat(starts, m, axis=1)[:, :, None]
     own = np.broadcast_to(block[:, None] == block, (size, count * m, count * m))
@@ -80,7 +85,7 @@ def draw_blocks(batch: Batch, rows: int, config: NoiseConfig, rng: np.random.Gen
     )
 
 
-def _known(rng: np.random.Generator, size: int, count: int, m: int, config: NoiseConfig) -> np.ndarray:
+def _known(rng: np.random.Generator, size: int, count: int, m: int, config: NoiseConfig) -> NDArray[np.bool_]:
     """Which rows hold their true token [size, count, m]."""
     kind = rng.random((size, count, 1))
     prefix = np.arange(m) < rng.integers(1, m + 1, (size, count, 1))

@@ -37,7 +37,8 @@ def chain_hidden(model: Transformer, adapter: Adapter, hidden: Tensor, clean: Te
     assert adapter.chain is not None
     shape = (len(hidden), -1, blocks.block_size, hidden.shape[-1])
     previous = model.embed(blocks.previous).view(shape)
-    return adapter.chain(hidden.view(shape), previous, block_contexts(clean, blocks)).view_as(hidden)
+    refined: Tensor = adapter.chain(hidden.view(shape), previous, block_contexts(clean, blocks))
+    return refined.view_as(hidden)
 
 
 def accumulate_gradients(

@@ -53,7 +53,7 @@ class FloatLinear:
 
 
 def has_int8_dot_products() -> bool:
-    """Whether this CPU sums int8 products in 32 bits (VNNI or AMX). Without it, AVX2 sums pairs in saturating 16 bits."""
+    """Whether this CPU sums int8 products in 32 bits (VNNI, AMX). AVX2 alone sums pairs in saturating 16 bits."""
     return torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported()
 
 
@@ -79,11 +79,11 @@ class Int8Linear:
     def __call__(self, x_NI: Tensor, num_commit: int, tile: int | None) -> Tensor:
         q, scale = quantise_rows(x_NI, self.limit)
         unsigned = (q.to(torch.int16) + self.zero).to(torch.uint8)
-        total = torch.ops.onednn.qlinear_pointwise(
+        total: Tensor = torch.ops.onednn.qlinear_pointwise(
             unsigned, 1.0, self.zero, self.packed, self.ones, self.no_zero_points,
             None, 1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
-        y = total * scale[:, None] * self.scale
+        y: Tensor = total * scale[:, None] * self.scale
         return y if self.bias is None else y + self.bias
 
     @property

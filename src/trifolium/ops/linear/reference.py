@@ -13,7 +13,7 @@ def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Ten
 
 
 def quantise_rows(x_NI: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """Symmetric quantisation of each row to integers in [-limit, limit]: integers [N, I] and scales [N] (x ~ q * scale).
+    """Symmetric quantisation of rows to integers in [-limit, limit]: integers [N, I], scales [N] (x ~ q * scale).
 
     A row of zeros has scale 0. Ties round to even.
     """

@@ -7,7 +7,6 @@ import zipfile
 from pathlib import Path
 
 from tiny_checkpoints import random_tensors, tiny_config, write_gguf
-
 from trifolium.checkpoint import open_checkpoint
 
 MEMBER = "tiny_model/tiny.gguf"

@@ -1,0 +1,35 @@
+PY ?= .venv/bin/python
+PROMPT ?= What is the capital of France?
+
+.PHONY: help setup run test lint types bench train clean
+
+help:  ## This list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: .venv/ready  ## Install Trifolium and its development tools into .venv
+
+.venv/ready: pyproject.toml
+	python3 -m venv .venv
+	$(PY) -m pip install -q torch==2.13.0
+	$(PY) -m pip install -q -e '.[dev]'
+	@touch $@
+
+run: setup  ## Answer a prompt: make run PROMPT="..."
+	$(PY) -m trifolium run "$(PROMPT)"
+
+test: setup  ## Run the tests
+	$(PY) -m pytest
+
+lint: setup  ## Check style and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+bench: setup  ## Measure ar, verified and diffusion side by side, in int8 and float32
+	$(PY) bench/report.py
+
+train: setup  ## Train the default adapter by its recipe (hours; resumes where it stopped)
+	$(PY) -m trifolium train recipes/smollm2-135m.toml
+
+clean:  ## Remove the environment and caches
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis

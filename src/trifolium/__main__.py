@@ -1,0 +1,5 @@
+"""`python -m trifolium` is the `trifolium` command."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,73 @@
+"""`trifolium train`: train an adapter by recipe, with progress, metrics and exact resuming."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog="Examples: trifolium train recipes/smollm2-135m.toml  |  trifolium train my.toml --stop-at 200")
+def train(
+    recipe: Path = typer.Argument(None, metavar="RECIPE.toml", help="The recipe; paths in it are relative to it."),
+    out: Path = typer.Option(None, help="Folder of the run (the recipe's own by default)."),
+    start_from: Path = typer.Option(None, help="Adapter to start from, with a fresh optimiser."),
+    stop_at: int = typer.Option(None, min=1, help="Stop after this step; a later run goes on from there."),
+    compile_layers: bool = typer.Option(
+        False, "--compile/--no-compile", help="Compile the layers: faster after a minute or two; needs a C++ compiler."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the last metrics as JSON, nothing else."),
+    help_recipe: bool = typer.Option(False, "--help-recipe", help="Print every recipe key with its default."),
+) -> None:
+    """Train the adapter of a recipe. Ctrl-C is safe: the run goes on from its last checkpoint.
+
+    Leaves adapter.safetensors, metrics.jsonl and curves.png in the run's folder. `plain_loss` is the loss of the
+    block's rows alone, `loss` with the chain over them; `held_out` tells how many drafts of a block would be accepted.
+    """
+    from ..errors import UsageError
+    from ..train.recipe import Recipe
+
+    if help_recipe:
+        _print_recipe(Recipe)
+        return
+    if recipe is None:
+        raise UsageError("name a recipe (trifolium train RECIPE.toml), or make one with trifolium convert")
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from ..train.convert import train as run
+    from ..train.loop import Progress as Step
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=as_json) as bar:
+        task = bar.add_task("loading", total=None)
+
+        def on_step(step: Step) -> None:
+            r = step.record
+            text = f"loss {r['loss']:.3f}  {r['gflops']:.0f} GFLOP/s"
+            if "held_out" in r:
+                bar.print(f"step {step.step}: held-out drafts accepted {r['held_out']['accepted']:.3f} of a block")
+            bar.update(task, completed=step.step, total=step.steps, description=text)
+
+        record = run(
+            recipe, out=out, start_from=start_from, on_step=on_step, stop_at=stop_at, compile_layers=compile_layers
+        )
+    if as_json:
+        print(json.dumps(record))
+    elif record:
+        typer.echo(f"step {record['step']}, {record['seconds']:.0f} s of training, loss {record['loss']:.3f}")
+    else:
+        typer.echo("nothing left to do: the run has reached its last step")
+
+
+def _print_recipe(recipe: type) -> None:
+    import inspect
+
+    typer.echo(inspect.getdoc(recipe))
+    typer.echo("")
+    for name, field in recipe.model_fields.items():  # type: ignore[attr-defined]
+        default = "required" if field.is_required() else field.default
+        typer.echo(f"{name} = {default!r}" if default != "required" else f"{name}  (required)")
