@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -11,11 +12,29 @@ import torch
 
 from ..config import ModelConfig
 from ..errors import NotFoundError
-from . import names
+from . import hub, names
 from .gguf import GgufReader
+from .hf import CONFIG, HfReader, is_pickle, pickle_error
+from .shelf import Shelf
 
 if TYPE_CHECKING:
     from ..text import Tokenizer
+
+_IDENTITY = (
+    "family",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "tie_embeddings",
+    "qkv_bias",
+    "out_bias",
+    "mlp_bias",
+    "qk_norm",
+)
 
 
 class Reader(Protocol):
@@ -54,7 +73,9 @@ class Checkpoint:
         """The tokenizer and chat template that came with the weights."""
         from ..text import Tokenizer
 
-        return Tokenizer.from_gguf(self.path) if self.format == "gguf" else Tokenizer.from_hf(self.path)
+        if isinstance(self._reader, GgufReader):
+            return Tokenizer.from_gguf(self._reader.plain_metadata())
+        return Tokenizer.from_hf(self.path)
 
     def fingerprint(self) -> str:
         """sha256 (hex) over the sizes and every norm weight as bfloat16, in name order.
@@ -74,29 +95,58 @@ class Checkpoint:
         return digest.hexdigest()
 
 
-_IDENTITY = (
-    "family",
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_layers",
-    "num_heads",
-    "num_kv_heads",
-    "head_dim",
-    "tie_embeddings",
-    "qkv_bias",
-    "out_bias",
-    "mlp_bias",
-    "qk_norm",
-)
+def open_checkpoint(source: str | Path, *, progress: bool = True) -> Checkpoint:
+    """Open a model: a shelf name (pulled if need be), a HF folder, a `.gguf` file or a hub id, tried in that order.
 
-
-def open_checkpoint(source: str | Path) -> Checkpoint:
-    """Open a `.gguf` file. Raises NotFoundError, or a CheckpointError that says what is wrong with it."""
+    A Path, or a string with a separator that exists on disk, is never taken for a shelf name. Raises NotFoundError
+    with the nearest shelf names, DownloadError, or a CheckpointError that says what is wrong with the files.
+    """
     path = Path(source).expanduser()
-    if path.suffix == ".gguf":
-        reader = GgufReader(path)
-        licence = reader.metadata.get("general.license")
-        name = reader.metadata.get("general.name")
-        return Checkpoint(str(name or path.stem), "gguf", reader, licence if isinstance(licence, str) else None)
-    raise NotFoundError(f"{source}: not a GGUF file")
+    shelf = Shelf.default()
+    if isinstance(source, str) and source in shelf.entries:
+        checkpoint = open_file(shelf.pull(source, progress))
+        checkpoint.name, checkpoint.licence = source, shelf.entries[source].licence
+        return checkpoint
+    if path.exists():
+        return open_file(path)
+    if isinstance(source, str) and hub.is_hub_id(source):
+        checkpoint = open_file(hub.fetch(source, progress=progress))
+        checkpoint.name = source
+        return checkpoint
+    raise NotFoundError(
+        f"no model {str(source)!r}: give a shelf name (nearest: {', '.join(shelf.nearest(str(source)))}), "
+        "a folder with config.json and safetensors, a .gguf file, or a hub id (owner/name)"
+    )
+
+
+def open_file(path: Path) -> Checkpoint:
+    """Open a HF folder, a folder with one `.gguf` file, or a `.gguf` file.
+
+    Raises NotFoundError or a CheckpointError.
+    """
+    if path.is_dir():
+        ggufs = sorted(path.glob("*.gguf"))
+        if ggufs and not (path / CONFIG).exists():
+            if len(ggufs) > 1:
+                raise NotFoundError(f"{path} holds {len(ggufs)} GGUF files; give one: {', '.join(map(str, ggufs))}")
+            return open_file(ggufs[0])
+        return Checkpoint(path.resolve().name, "safetensors", HfReader(path), _card_licence(path))
+    if is_pickle(path):
+        raise pickle_error(path.parent, [path.name])
+    if path.suffix == ".safetensors":
+        raise NotFoundError(f"{path} has no config beside its weights in the file; give the folder {path.parent}")
+    reader = GgufReader(path)
+    licence = reader.metadata.get("general.license")
+    return Checkpoint(path.stem, "gguf", reader, licence if isinstance(licence, str) else None)
+
+
+def _card_licence(folder: Path) -> str | None:
+    """The `license:` line of the model card's front matter, if there is one."""
+    try:
+        with (folder / "README.md").open(encoding="utf-8", errors="replace") as card:
+            head = card.read(4096)
+    except OSError:
+        return None
+    front = head.split("---", 2)[1] if head.startswith("---") and head.count("---") > 1 else ""
+    found = re.search(r"^license:\s*(\S+)\s*$", front, re.MULTILINE)
+    return found.group(1) if found else None

@@ -42,6 +42,10 @@ class GgufReader:
         """Tensors that the name table doesn't list, and that have been used already."""
         return frozenset({ROPE_FACTORS})
 
+    def plain_metadata(self) -> dict[str, Any]:
+        """The metadata as plain Python values, which the tokenizer is made from."""
+        return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in self.metadata.items()}
+
     def read(self, source: Source, out: torch.Tensor) -> None:
         """Dequantise `source` into `out` ([rows, columns] or [n], any float dtype), in HF's row order.
 

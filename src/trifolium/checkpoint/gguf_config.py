@@ -103,7 +103,7 @@ def _llama3(meta: _Metadata, theta: float, head_dim: int, factors: _Array) -> di
     if factors.shape != (head_dim // 2,):
         raise CorruptFileError(f"{meta.where}: {ROPE_FACTORS} has {factors.size} values, expected {head_dim // 2}")
     table = factors.astype(np.float64)
-    factor = float(str(np.float32(table.max())))
+    factor = float(f"{table.max():.6g}")  # the table is in single precision
     if not np.isfinite(table).all() or table.min() < 0.999:
         raise CorruptFileError(f"{meta.where}: {ROPE_FACTORS} holds values below 1")
     if factor == 1.0:

@@ -9,6 +9,7 @@ from ..config import ModelConfig
 from ..errors import ConfigError, CorruptFileError
 
 MAX_LAYERS = 4096
+MAX_JSON_BYTES = 64 << 20
 
 
 def check_layers(count: int, where: str) -> int:
