@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,6 +14,17 @@ def swiglu(gate_up: Tensor) -> Tensor:
     """silu(gate) * up of [..., 2F] -> [..., F]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate) * up
+
+
+def swiglu_exact(gate_up: Tensor) -> Tensor:
+    """swiglu of which every element has the same bits wherever it stands. Not differentiable.
+
+    F.silu takes scalar code, which rounds differently, for the elements that are left over when rows are cut into
+    vectors and threads: which ones depends on the number of rows. exp and division don't.
+    """
+    gate, up = gate_up.chunk(2, dim=-1)
+    denominator = torch.neg(gate).exp_().add_(1.0)
+    return torch.div(gate, denominator, out=denominator).mul_(up)
 
 
 class FeedForward(nn.Module):
@@ -31,5 +43,5 @@ class FeedForward(nn.Module):
         self, x: Tensor, num_commit: int, tile: int | None, gate_up: LowRank | None, down: LowRank | None
     ) -> Tensor:
         """All rows of a pass; the deltas act on preview rows."""
-        hidden = swiglu(self.gate_up.rows(x, num_commit, tile, gate_up))
+        hidden = swiglu_exact(self.gate_up.rows(x, num_commit, tile, gate_up))
         return self.down.rows(hidden, num_commit, tile, down)

@@ -23,7 +23,7 @@ def attend_causal_exact(q_NHD: Tensor, keys_KLD: Tensor, values_KLD: Tensor, sta
     """
     n, heads, d = q_NHD.shape
     kv_heads = keys_KLD.shape[0]
-    out = []
+    out = [q_NHD[:0]]  # a request may have previews only
     row = 0
     while row < n:
         cells = ((start + row) // GRID + 1) * GRID
