@@ -63,7 +63,7 @@ def test_full_forward_is_the_plain_model() -> None:
         assert torch.allclose(model.commit_stream(torch.tensor([tokens]))[0][0], expected, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(data=st.data(), name=st.sampled_from(["llama", "qwen3"]))
 def test_cached_continuation_equals_full_forward(
     models: Callable[[str, torch.dtype], Transformer], data: st.DataObject, name: str
@@ -187,7 +187,7 @@ def test_scratch_is_never_observed(
 ) -> None:
     """Cells past the length may hold anything finite: commit and preview rows come out the same."""
     model = models("llama", dtype)
-    for context in BORDERS:
+    for context in (1, 63, 64, 127):
         clean = prefill(model, random_tokens(model.config, context))
         clean.reserve(320)
         dirty = copy.deepcopy(clean)

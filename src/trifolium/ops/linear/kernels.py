@@ -14,6 +14,10 @@ from torch.nn import functional as F
 from .reference import quantise_rows
 
 
+ALIGN = 16
+"""Floats of one cache line."""
+
+
 class LinearKernel(Protocol):
     """One packed weight [O, I]."""
 
@@ -33,15 +37,21 @@ class LinearKernel(Protocol):
 
 
 class FloatLinear:
-    """Products in float32 or bfloat16. Commit rows run in tiles of a fixed height, so that each sees one GEMM shape."""
+    """Products in float32 or bfloat16. Commit rows run in tiles of a fixed height, so that each sees one GEMM shape.
+
+    Exact rows are padded to whole cache lines: matrix libraries may round a row by how its start is aligned.
+    """
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
-        self.weight = weight_OI.to(dtype)
-        self.bias = None if bias_O is None else bias_O.to(dtype)
         self.exact = self.tiled = dtype == torch.float32
+        self.padding = -weight_OI.shape[1] % ALIGN if self.exact else 0
+        self.weight = F.pad(weight_OI.to(dtype), (0, self.padding)) if self.padding else weight_OI.to(dtype)
+        self.bias = None if bias_O is None else bias_O.to(dtype)
 
     def __call__(self, x_NI: Tensor, num_commit: int, tile: int | None) -> Tensor:
         x = x_NI.to(self.weight.dtype)
+        if self.padding:
+            x = F.pad(x, (0, self.padding))
         if tile is None or num_commit == 0 or (len(x) == num_commit == tile):
             return F.linear(x, self.weight, self.bias).float()
         heights = [tile] * (num_commit // tile) + [r for r in (num_commit % tile, len(x) - num_commit) if r]

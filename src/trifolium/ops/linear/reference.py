@@ -15,9 +15,9 @@ def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Ten
 def quantise_rows(x_NI: Tensor, limit: int) -> tuple[Tensor, Tensor]:
     """Symmetric quantisation of each row to integers in [-limit, limit]: integers [N, I] and scales [N] (x ~ q * scale).
 
-    Ties round to even. A row whose scale would be below the smallest normal number has scale 0 and zeros: 1 / scale
-    would overflow. A row that holds a NaN or an infinity has scale NaN and zeros, so that its products are NaN, as they
-    mostly are in floating point, and no other row is touched.
+    Values are rounded to nearest after a product with the rounded 1 / scale; ties go to even. A row whose scale would
+    be below the smallest normal number has scale 0 and zeros: 1 / scale would overflow. A row that holds a NaN or an
+    infinity has scale NaN and zeros: its products are NaN, so that the fault shows, and no other row is touched.
     """
     scale = x_NI.abs().amax(-1) / limit
     finite = scale.isfinite()
