@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from random_models import random_adapter, tiny_config
 
+from random_models import random_adapter, tiny_config
 from trifolium.model import MASK
 from trifolium.model.linear import LowRank
 

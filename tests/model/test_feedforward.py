@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from random_models import with_threads
 from torch.nn import functional as F
 
+from random_models import with_threads
 from trifolium.model.feedforward import swiglu, swiglu_exact
 
 

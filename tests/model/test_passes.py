@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import Plain
-from random_models import random_model, random_tokens, tiny_config, with_threads
 from torch import Tensor
 
+from random_models import random_model, random_tokens, tiny_config, with_threads
 from trifolium.config import ModelConfig
 from trifolium.model import MASK, RequestRows, RequestState, Rows, Transformer
 

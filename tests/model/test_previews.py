@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 from plain import Plain
-from random_models import random_model, random_tokens, tiny_config
 from torch import Tensor
 
+from random_models import random_model, random_tokens, tiny_config
 from trifolium.config import ModelConfig
 from trifolium.model import MASK, RequestRows, Rows, Transformer
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-from random_models import with_threads
 
+from random_models import with_threads
 from trifolium.config import RopeConfig
 from trifolium.model.rope import Rope, inverse_frequencies, rotate
 
@@ -30,11 +30,9 @@ def test_rows_do_not_depend_on_the_calls_before(rope: RopeConfig, threads: int) 
         expected = Rope(rope, 22, 5000)(positions, 5000)
         growing, shrinking = Rope(rope, 22, 5000), Rope(rope, 22, 5000)
         for limit in LIMITS:
-            for table in (Rope(rope, 22, 5000), growing, shrinking):
-                if table is shrinking:
-                    limit = 5001 - limit  # noqa: PLW2901
-                got = table(positions[:limit], limit)
-                assert all(torch.equal(a, b[:limit]) for a, b in zip(got, expected, strict=True))
+            for table, end in ((Rope(rope, 22, 5000), limit), (growing, limit), (shrinking, 5001 - limit)):
+                got = table(positions[:end], end)
+                assert all(torch.equal(a, b[:end]) for a, b in zip(got, expected, strict=True))
 
     with_threads(threads, check)
     alone = Rope(rope, 22, 5000)(torch.arange(5000), 5000)

@@ -1,4 +1,4 @@
-"""Files that transformers saved -> open_checkpoint -> Transformer: the logits are those of transformers' own forward."""
+"""Files that transformers saved, opened by us: the logits are those of transformers' own forward."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from random_models import random_tokens, randomise
 
+from random_models import random_tokens, randomise
 from trifolium.checkpoint import open_checkpoint
 from trifolium.checkpoint.hf_config import config_from_hf
 from trifolium.config import ModelConfig, RopeConfig

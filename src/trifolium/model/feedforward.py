@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -37,7 +39,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, gate_up: LowRank | None = None, down: LowRank | None = None) -> Tensor:
         """[..., D] -> [..., D]; the deltas, if any, act on every row."""
-        return self.down(swiglu(self.gate_up(x, gate_up)), down)
+        return cast(Tensor, self.down(swiglu(self.gate_up(x, gate_up)), down))
 
     def rows(
         self, x: Tensor, num_commit: int, tile: int | None, gate_up: LowRank | None, down: LowRank | None

@@ -15,7 +15,7 @@ KV_GRID = 64
 
 @dataclass
 class AttentionState:
-    """Keys (rotated) and values [K, capacity, d]. Cells past the committed length are scratch, finite but meaningless."""
+    """Keys (rotated) and values [K, capacity, d]. Cells past the length are scratch, finite but meaningless."""
 
     keys: Tensor
     values: Tensor

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,25 @@ from ..config import ModelConfig
 from .adapter import Adapter, LayerDeltas
 from .attention import Angles, Attention, AttentionContext
 from .feedforward import FeedForward
-from .linear import Linear
+from .linear import Linear, LowRank
 from .norm import RMSNorm
 from .rope import Rope
 from .rows import ROW_TILE, Rows
 from .state import RequestState
+
+
+class LayerParts(NamedTuple):
+    """The deltas of a layer's four products, or four times None."""
+
+    qkv: LowRank | None = None
+    out: LowRank | None = None
+    gate_up: LowRank | None = None
+    down: LowRank | None = None
+
+
+def parts(deltas: LayerDeltas | None) -> LayerParts:
+    """Each delta on its own; none of them without an adapter."""
+    return LayerParts() if deltas is None else LayerParts(deltas.qkv, deltas.out, deltas.gate_up, deltas.down)
 
 
 class DecoderLayer(nn.Module):
@@ -37,10 +51,11 @@ class DecoderLayer(nn.Module):
     def rows(self, x: Tensor, angles: Angles, rows: Rows, layer: int, deltas: LayerDeltas | None) -> Tensor:
         """All rows of a pass [N, D] -> [N, D]."""
         n, tile = rows.num_commit, None if rows.prefill else ROW_TILE
-        qkv = self.mixer.qkv.rows(self.mixer_norm(x), n, tile, deltas and deltas.qkv)
+        d = parts(deltas)
+        qkv = self.mixer.qkv.rows(self.mixer_norm(x), n, tile, d.qkv)
         y = self.mixer.mix(qkv, angles, rows, layer)
-        x = x + self.mixer.out.rows(y, n, tile, deltas and deltas.out)
-        return x + self.ffn.rows(self.ffn_norm(x), n, tile, deltas and deltas.gate_up, deltas and deltas.down)
+        x = x + self.mixer.out.rows(y, n, tile, d.out)
+        return x + self.ffn.rows(self.ffn_norm(x), n, tile, d.gate_up, d.down)
 
     def commit(self, x: Tensor, angles: Angles) -> tuple[Tensor, AttentionContext]:
         """Clean sequences [B, T, D] -> [B, T, D], and the context that previews read."""
@@ -52,9 +67,9 @@ class DecoderLayer(nn.Module):
         self, x: Tensor, angles: Angles, context: AttentionContext, visible: Tensor, deltas: LayerDeltas | None
     ) -> Tensor:
         """Noisy rows [B, R, D] -> [B, R, D]."""
-        d = deltas
-        x = x + self.mixer.preview(self.mixer_norm(x), angles, context, visible, d and d.qkv, d and d.out)
-        return x + self.ffn(self.ffn_norm(x), d and d.gate_up, d and d.down)
+        d = parts(deltas)
+        x = x + self.mixer.preview(self.mixer_norm(x), angles, context, visible, d.qkv, d.out)
+        return cast(Tensor, x + self.ffn(self.ffn_norm(x), d.gate_up, d.down))
 
 
 class Transformer(nn.Module):
@@ -69,7 +84,7 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_embeddings:
-            self.head.weight = self.embed.weight
+            self.head.weight = cast(nn.Parameter, self.embed.weight)
         self.rope = Rope(config.rope, config.head_dim, config.max_positions)
         self.adapter: Adapter | None = None
 
@@ -139,7 +154,7 @@ class Transformer(nn.Module):
         contexts: list[AttentionContext],
         visible: Tensor,
     ) -> Tensor:
-        """Noisy rows over clean contexts: final hidden vectors [B, R, D]. `visible` [B, 1, R, T + R] as in Attention."""
+        """Noisy rows over clean contexts: final hidden vectors [B, R, D]. `visible` [B, 1, R, T + R] as Attention's."""
         assert self.adapter is not None, "preview rows need an adapter"
         x = self.adapter.embed(tokens_BR, self.embed(tokens_BR.clamp(min=0)), block_index_BR)
         angles = self.rope(positions_BR, self.config.max_positions)

@@ -1,4 +1,4 @@
-"""Linear kernels against their definitions: values, bits that don't depend on company, and integers that can't overflow."""
+"""Linear kernels against their definitions: values, bits that don't depend on company, sums that can't saturate."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 import torch
-from random_models import with_threads
 
+from random_models import with_threads
 from trifolium.ops.linear import FloatLinear, Int8Linear
 from trifolium.ops.linear.reference import int8_linear, linear, quantise_rows
 

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from .reference import quantise_rows
 
-
 ALIGN = 16
 """Floats of one cache line."""
 
@@ -55,7 +54,8 @@ class FloatLinear:
         if tile is None or num_commit == 0 or (len(x) == num_commit == tile):
             return F.linear(x, self.weight, self.bias).float()
         heights = [tile] * (num_commit // tile) + [r for r in (num_commit % tile, len(x) - num_commit) if r]
-        return torch.cat([F.linear(part, self.weight, self.bias) for part in x.split(heights)]).float()
+        parts = torch.split(x, heights)
+        return torch.cat([F.linear(part, self.weight, self.bias) for part in parts]).float()
 
     @property
     def nbytes(self) -> int:
@@ -63,7 +63,7 @@ class FloatLinear:
 
 
 def has_int8_dot_products() -> bool:
-    """Whether this CPU sums int8 products in 32 bits (VNNI or AMX). Without it, AVX2 sums pairs in saturating 16 bits."""
+    """Whether this CPU sums int8 products in 32 bits (VNNI or AMX). Else, AVX2 sums pairs in saturating 16 bits."""
     return torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported()
 
 
@@ -93,7 +93,7 @@ class Int8Linear:
             unsigned, 1.0, self.zero, self.packed, self.ones, self.no_zero_points,
             None, 1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
-        y = total * scale[:, None] * self.scale
+        y: Tensor = total * scale[:, None] * self.scale
         return y if self.bias is None else y + self.bias
 
     @property

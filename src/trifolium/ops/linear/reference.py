@@ -13,7 +13,7 @@ def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Ten
 
 
 def quantise_rows(x_NI: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """Symmetric quantisation of each row to integers in [-limit, limit]: integers [N, I] and scales [N] (x ~ q * scale).
+    """Symmetric quantisation of each row: integers [N, I] in [-limit, limit] and scales [N], x ~ q * scale.
 
     Values are rounded to nearest after a product with the rounded 1 / scale; ties go to even. A row whose scale would
     be below the smallest normal number has scale 0 and zeros: 1 / scale would overflow. A row that holds a NaN or an
