@@ -105,7 +105,7 @@ def compare(
 ) -> dict[str, Totals]:
     """Greedy answers to all prompts in every mode.
 
-    `options`: further options of `LM.generate`. `progress` is called after every answer. Raises what `LM.generate` does.
+    `options`: further options of `LM.generate`. `progress` is called after every answer. Raises as `LM.generate`.
     """
     if unknown := [mode for mode in modes if mode not in MODES]:
         raise UsageError(f"unknown mode {unknown[0]!r}: choose from {', '.join(MODES)}")

@@ -52,7 +52,7 @@ def frozen_head_cross_entropy(
 
     Gradients flow to `hidden_ND` only. Logits live CHUNK rows at a time; the gradient is made in the forward call.
     """
-    loss, correct = _FrozenHeadCrossEntropy.apply(hidden_ND, head_VD, targets_N, weights_N)
+    loss, correct = _FrozenHeadCrossEntropy.apply(hidden_ND, head_VD, targets_N, weights_N)  # type: ignore[no-untyped-call]
     return loss, correct
 
 
