@@ -5,7 +5,7 @@ Shapes: N rows of a pass, B sequences, T clean positions, R noisy positions, H q
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ class Attention(nn.Module):
     def heads(self, qkv: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
         """Split [..., (H + 2K) d] into q [..., H, d], k, v [..., K, d]; normalise and rotate q and k."""
         c = self.config
-        q, k, v = qkv.split((c.q_size, c.kv_size, c.kv_size), dim=-1)
+        q, k, v = torch.split(qkv, (c.q_size, c.kv_size, c.kv_size), dim=-1)
         q, k, v = (t.unflatten(-1, (-1, c.head_dim)) for t in (q, k, v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -57,9 +57,7 @@ class Attention(nn.Module):
             state = segment.state.layers[layer]
             a, b = segment.start, segment.start + segment.count
             state.write(k[a:b], v[a:b], segment.state.length)
-            if not segment.count:
-                pass
-            elif rows.prefill:
+            if rows.prefill:
                 y[a:b] = self._prefill(q[a:b], state, segment)
             else:
                 y[a:b] = attend_causal_exact(q[a:b], state.keys, state.values, segment.state.length)
@@ -106,5 +104,4 @@ class Attention(nn.Module):
         q, k, v = (t.transpose(1, 2) for t in self.heads(self.qkv(x_BRC, qkv_delta), angles))
         keys, values = torch.cat((context.keys, k), 2), torch.cat((context.values, v), 2)
         y = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, enable_gqa=True)
-        projected: Tensor = self.out(y.transpose(1, 2).flatten(2), out_delta)
-        return projected
+        return cast(Tensor, self.out(y.transpose(1, 2).flatten(2), out_delta))

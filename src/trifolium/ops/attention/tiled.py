@@ -12,6 +12,9 @@ from torch.nn import functional as F
 TILE = 4
 """Rows of one product."""
 
+ALIGN = 16
+"""Floats of one cache line. Matrix libraries may round a row by how its start is aligned, so rows fill whole ones."""
+
 GRID = 64
 """A row at position p reads cells 0 .. ceil((p + 1) / GRID) * GRID - 1, those past p masked: p alone sets the shape."""
 
@@ -23,7 +26,13 @@ def attend_causal_exact(q_NHD: Tensor, keys_KLD: Tensor, values_KLD: Tensor, sta
     """
     n, heads, d = q_NHD.shape
     kv_heads = keys_KLD.shape[0]
-    out = []
+    out = [q_NHD[:0]]  # a request may have previews only
+    width = d + -d % ALIGN
+    if width > d:  # copies the context: no published model has such heads
+        used = ((start + n - 1) // GRID + 1) * GRID
+        q_NHD, keys_KLD, values_KLD = (
+            F.pad(t, (0, width - d)) for t in (q_NHD, keys_KLD[:, :used], values_KLD[:, :used])
+        )
     row = 0
     while row < n:
         cells = ((start + row) // GRID + 1) * GRID
@@ -31,12 +40,12 @@ def attend_causal_exact(q_NHD: Tensor, keys_KLD: Tensor, values_KLD: Tensor, sta
         q = q_NHD[row : row + count]
         if count < TILE:
             q = F.pad(q, (0, 0, 0, 0, 0, TILE - count))
-        q = q.view(TILE, kv_heads, -1, d).transpose(0, 1).reshape(kv_heads, -1, d)
+        q = q.view(TILE, kv_heads, -1, width).transpose(0, 1).reshape(kv_heads, -1, width)
         logits = torch.bmm(q, keys_KLD[:, :cells].transpose(1, 2)) * d**-0.5
         last = torch.arange(start + row, start + row + TILE).repeat_interleave(heads // kv_heads)
         logits.masked_fill_(torch.arange(cells) > last[:, None], -torch.inf)
         y = torch.bmm(logits.softmax(-1), values_KLD[:, :cells])
-        out.append(y.view(kv_heads, TILE, -1, d).transpose(0, 1).reshape(TILE, heads, d)[:count])
+        out.append(y.view(kv_heads, TILE, -1, width).transpose(0, 1).reshape(TILE, heads, width)[:count, :, :d])
         row += count
     return torch.cat(out)
 

@@ -13,6 +13,9 @@ from torch.nn import functional as F
 
 from .reference import quantise_rows
 
+ALIGN = 16
+"""Floats of one cache line."""
+
 
 class LinearKernel(Protocol):
     """One packed weight [O, I]."""
@@ -33,19 +36,26 @@ class LinearKernel(Protocol):
 
 
 class FloatLinear:
-    """Products in float32 or bfloat16. Commit rows run in tiles of a fixed height, so that each sees one GEMM shape."""
+    """Products in float32 or bfloat16. Commit rows run in tiles of a fixed height, so that each sees one GEMM shape.
+
+    Exact rows are padded to whole cache lines: matrix libraries may round a row by how its start is aligned.
+    """
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
-        self.weight = weight_OI.to(dtype)
-        self.bias = None if bias_O is None else bias_O.to(dtype)
         self.exact = self.tiled = dtype == torch.float32
+        self.padding = -weight_OI.shape[1] % ALIGN if self.exact else 0
+        self.weight = F.pad(weight_OI.to(dtype), (0, self.padding)) if self.padding else weight_OI.to(dtype)
+        self.bias = None if bias_O is None else bias_O.to(dtype)
 
     def __call__(self, x_NI: Tensor, num_commit: int, tile: int | None) -> Tensor:
         x = x_NI.to(self.weight.dtype)
+        if self.padding:
+            x = F.pad(x, (0, self.padding))
         if tile is None or num_commit == 0 or (len(x) == num_commit == tile):
             return F.linear(x, self.weight, self.bias).float()
         heights = [tile] * (num_commit // tile) + [r for r in (num_commit % tile, len(x) - num_commit) if r]
-        return torch.cat([F.linear(part, self.weight, self.bias) for part in x.split(heights)]).float()
+        parts = torch.split(x, heights)
+        return torch.cat([F.linear(part, self.weight, self.bias) for part in parts]).float()
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +63,7 @@ class FloatLinear:
 
 
 def has_int8_dot_products() -> bool:
-    """Whether this CPU sums int8 products in 32 bits (VNNI, AMX). AVX2 alone sums pairs in saturating 16 bits."""
+    """Whether this CPU sums int8 products in 32 bits (VNNI or AMX). Else, AVX2 sums pairs in saturating 16 bits."""
     return torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported()
 
 
