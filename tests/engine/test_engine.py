@@ -8,6 +8,7 @@ import random
 import pytest
 import torch
 
+from tiny_engine import build_model
 from trifolium.config import DecodeConfig, SamplingParams
 from trifolium.engine import Engine, FinishedEvent, Request, TextEvent
 from trifolium.engine import scheduler as scheduling
@@ -30,8 +31,6 @@ def full_forward(model, prompt: list[int], count: int) -> list[int]:
 
 
 def test_decoding_equals_the_full_forward(models, prompts, answer, monkeypatch):
-    from conftest import build_model
-
     model, plain = models(tied=True), build_model(tied=True)
     for module, unpacked in zip(model.modules(), plain.modules(), strict=True):
         if hasattr(module, "kernel"):

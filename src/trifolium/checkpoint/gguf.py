@@ -73,7 +73,7 @@ class GgufReader:
         block, block_bytes = GGML_QUANT_SIZES[tensor.kind]
         row_bytes = columns // block * block_bytes
         raw = np.memmap(self.path, dtype=np.uint8, mode="r", offset=tensor.offset, shape=(tensor.nbytes,))
-        raw_rows = raw.reshape(-1, row_bytes)
+        raw_rows = raw.view(np.ndarray).reshape(-1, row_bytes)  # every slice of a memmap would be one, at a price
         out_rows = out.view(-1, columns)
         step = max(1, _CHUNK // columns)
         for start in range(0, len(raw_rows), step):

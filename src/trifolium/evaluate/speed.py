@@ -105,7 +105,7 @@ def compare(
 ) -> dict[str, Totals]:
     """Greedy answers to all prompts in every mode.
 
-    `options`: further options of `LM.generate`. `progress` is called after every answer. Raises as `LM.generate`.
+    `options`: more options of `LM.generate`; errors are its own too. `progress` is called after every answer.
     """
     if unknown := [mode for mode in modes if mode not in MODES]:
         raise UsageError(f"unknown mode {unknown[0]!r}: choose from {', '.join(MODES)}")

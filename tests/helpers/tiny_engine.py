@@ -1,0 +1,164 @@
+"""Tiny random models whose dimensions all differ, with adapters, drafters and tokenizers to decode with."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers
+
+from trifolium.checkpoint import Checkpoint, open_checkpoint, save_adapter, write_hf
+from trifolium.config import AdapterConfig, ModelConfig
+from trifolium.engine.drafts import Draft
+from trifolium.model import Adapter, Transformer
+from trifolium.text import Tokenizer
+from trifolium.text.vocabulary import Vocabulary
+
+VOCAB = 101
+POSITIONS = 150
+
+Build = Callable[..., Transformer]
+
+
+def engine_config(tied: bool = False, **changes: int) -> ModelConfig:
+    """V 101, D 40, F 56, H 6, K 2, d 8."""
+    values: dict[str, object] = {
+        "family": "llama",
+        "vocab_size": VOCAB,
+        "hidden_size": 40,
+        "intermediate_size": 56,
+        "num_layers": 2,
+        "num_heads": 6,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "tie_embeddings": tied,
+        "max_positions": POSITIONS,
+    }
+    return ModelConfig.parse({**values, **changes}, "test")
+
+
+def randomise(model: Transformer, generator: torch.Generator) -> None:
+    """Sharp logits and strong layers: greedy answers vary, and near ties are as rare as in real models."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dim() == 2:
+                scale = 1.0 if name == "embed.weight" else 2.0 * p.shape[1] ** -0.5
+                p.copy_(torch.randn(p.shape, generator=generator) * scale)
+
+
+def build_model(
+    dtype: torch.dtype = torch.float32,
+    *,
+    adapter: bool = True,
+    tied: bool = False,
+    chain: int = 6,
+    scale: float = 0.1,
+    seed: int = 0,
+) -> Transformer:
+    """A packed random model; equal arguments give equal weights. `scale`: size of the adapter's random weights."""
+    config = engine_config(tied)
+    model = Transformer(config)
+    generator = torch.Generator().manual_seed(seed)
+    randomise(model, generator)
+    if adapter:
+        model.adapter = build_adapter(config, chain, generator, scale)
+    model.requires_grad_(False)
+    model.pack(dtype)
+    return model
+
+
+def adapter_config(config: ModelConfig, chain: int, fingerprint: str = "") -> AdapterConfig:
+    return AdapterConfig(
+        base_name="tiny",
+        base_fingerprint=fingerprint,
+        rank=3,
+        alpha=3,
+        max_block=9,
+        block_size=5,
+        chain_size=chain,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_layers,
+    )
+
+
+def build_adapter(config: ModelConfig, chain: int, generator: torch.Generator, scale: float) -> Adapter:
+    adapter = Adapter(adapter_config(config, chain), config)
+    with torch.no_grad():
+        for p in adapter.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator) * scale)
+    return adapter
+
+
+class OracleDrafts:
+    """Knows the true answer, and spoils it: drafts are right for a random number of tokens, then certainly wrong."""
+
+    def __init__(self, answer: Sequence[int], seed: int, quality: float) -> None:
+        self._left = list(answer)
+        self._random = random.Random(seed)
+        self._quality = quality
+
+    def push(self, token: int) -> None:
+        if self._left:
+            self._left.pop(0)
+
+    def propose(self, limit: int) -> Draft:
+        tokens = []
+        for token in self._left[:limit]:
+            right = self._random.random() < self._quality
+            tokens.append(token if right else (token + self._random.randrange(1, VOCAB)) % VOCAB)
+        return Draft(tuple(tokens), (0.9,) * len(tokens), "oracle", "oracle")
+
+
+def piece_tokenizer() -> Tokenizer:
+    """101 tokens whose bytes include parts of characters, shared prefixes of stop strings, and one end token (7)."""
+    euro, clover = "€".encode(), "☘".encode()
+    pieces = [b"a", b"b", b"ab", b"st", b"op", b"stop", euro[:1], b"", euro[1:], euro, clover[:2], clover[2:]]
+    pieces += [b" ", b".", b"\n", b"Q:", b"to", b"p", b"s", b"t", b"o", "é".encode()]
+    pieces += [b"w%d" % i for i in range(VOCAB - len(pieces))]
+    return Tokenizer(
+        Vocabulary(
+            pieces=pieces,
+            encode_plain=lambda text, first: [pieces.index(c.encode()) for c in text],
+            added=(),
+            special_ids=frozenset({7}),
+            eos_ids=frozenset({7}),
+            eos_id=7,
+            bos_id=None,
+            eot_id=None,
+            pad_id=None,
+            unk_id=None,
+            add_bos=False,
+            add_eos=False,
+            chat_template=None,
+        )
+    )
+
+
+def write_folder(folder: Path, *, with_adapter: bool = True, seed: int = 0) -> Checkpoint:
+    """A model on disk as users have it: HF folder with a byte-level tokenizer, and `adapter.safetensors` inside."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    specials = ["<|im_start|>", "<|im_end|>"]
+    backend.add_special_tokens(specials)
+    config = engine_config(vocab_size=len(alphabet) + len(specials), max_positions=400)
+    model = Transformer(config)
+    generator = torch.Generator().manual_seed(seed)
+    randomise(model, generator)
+    write_hf(folder, config, dict(model.named_parameters()).items())
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
+    checkpoint = open_checkpoint(folder)
+    if with_adapter:
+        adapter = build_adapter(config, 6, generator, 0.1)
+        save_adapter(
+            folder / "adapter.safetensors",
+            adapter_config(config, 6, checkpoint.fingerprint()),
+            dict(adapter.named_parameters()),
+        )
+    return checkpoint
