@@ -43,8 +43,8 @@ class Attention(nn.Module):
     def heads(self, qkv: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
         """Split [..., (H + 2K) d] into q [..., H, d], k, v [..., K, d]; normalise and rotate q and k."""
         c = self.config
-        q, k, v = torch.split(qkv, (c.q_size, c.kv_size, c.kv_size), dim=-1)
-        q, k, v = (t.unflatten(-1, (-1, c.head_dim)) for t in (q, k, v))
+        q, k, v = torch.split(qkv, [c.q_size, c.kv_size, c.kv_size], dim=-1)
+        q, k, v = (torch.unflatten(t, -1, (-1, c.head_dim)) for t in (q, k, v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         return rotate(q, *angles), rotate(k, *angles), v
