@@ -10,7 +10,7 @@ import torch
 
 from trifolium.config import DecodeConfig, SamplingParams
 from trifolium.engine import Engine, Request
-from trifolium.engine.commit import VerifiedDecoder, outcomes
+from trifolium.engine.commit import VerifiedDecoder
 from trifolium.engine.plan import Outcome
 
 DTYPES = [torch.float32, torch.int8]
@@ -109,11 +109,13 @@ class TrustsTheLastDraft(VerifiedDecoder):
     """Another: the draft after the last right one is taken unverified."""
 
     def apply(self, outcome: Outcome):
-        drafts = self._draft.tokens
+        drafts = self._layout.draft
         largest = list(outcome.largest)
-        wrong = next((i for i, token in enumerate(drafts) if token != largest[i]), None)
-        if wrong is not None:
-            largest[wrong] = drafts[wrong]
+        for row in range(len(largest)):
+            children = drafts.children(row - 1)
+            if children and all(drafts.tokens[i] != largest[row] for i in children):
+                largest[row] = drafts.tokens[children[0]]
+                break
         return super().apply(replace(outcome, largest=largest))
 
 
@@ -165,9 +167,3 @@ def test_a_broken_adapter_costs_drafts_but_no_answer(models, prompts, answer, sc
     for prompt in prompts(4):
         truth = answer(model, make(prompt, SAMPLINGS[2], "ar"))
         assert answer(model, make(prompt, SAMPLINGS[2], "verified", drafts="preview", block_size=12)) == truth
-
-
-def test_outcomes_are_a_distribution():
-    chances = outcomes([0.5, 0.8])
-    assert chances == pytest.approx([0.5, 0.1, 0.4])
-    assert outcomes([]) == [1.0]

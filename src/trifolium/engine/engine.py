@@ -153,10 +153,9 @@ class Engine:
                 else:
                     if ask is not None:
                         asking.append((job, ask))
-        for (job, _), (tokens, confidences) in zip(
-            asking, self._proposer.propose([ask for _, ask in asking]), strict=True
-        ):
-            job.decoder.receive(tokens, confidences)
+        drafts = self._proposer.propose([ask for _, ask in asking])
+        for (job, _), draft in zip(asking, drafts, strict=True):
+            job.decoder.receive(draft)
 
     @staticmethod
     def _settle(batch: Batch, seconds: float) -> None:
