@@ -31,7 +31,7 @@ def make(prompt, sampling, mode, tokens=24, **options) -> Request:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda s: f"t{s.temperature}r{s.repetition_penalty}")
 @pytest.mark.parametrize("tied", [False, True])
-def test_verified_equals_ar(models, prompts, answer, oracle, dtype, sampling, tied):
+def test_verified_equals_ar(models, prompts, answer, oracle, tree_oracle, dtype, sampling, tied):
     """12 prompts for each of 20 settings, with random blocks, row budgets, sources and draft qualities."""
     model = models(dtype, tied=tied)
     rng = random.Random(f"{dtype} {sampling.temperature} {tied}")
@@ -42,7 +42,7 @@ def test_verified_equals_ar(models, prompts, answer, oracle, dtype, sampling, ti
         engine = Engine(
             model,
             max_rows=rng.choice([1, 2, 5, 17, 40, 96]),
-            extra_drafts=lambda request, i=i, q=quality, t=truth: [oracle(t, i, q)],
+            extra_drafts=lambda request, i=i, q=quality, t=truth: [rng.choice([oracle, tree_oracle])(t, i, q)],
         )
         drafts = rng.choice(["preview", "ngram", "both"])
         block = rng.choice([None, 1, 2, 3, 7, 12])
@@ -55,7 +55,7 @@ def test_verified_equals_ar(models, prompts, answer, oracle, dtype, sampling, ti
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_batched_with_random_arrivals_equals_alone(models, prompts, answer, oracle, dtype):
+def test_batched_with_random_arrivals_equals_alone(models, prompts, answer, tree_oracle, dtype):
     model = models(dtype)
     rng = random.Random(5)
     requests, truths = [], {}
@@ -67,7 +67,7 @@ def test_batched_with_random_arrivals_equals_alone(models, prompts, answer, orac
     answers = list(truths.values())
     by_request = {id(request): truth for request, truth in zip(requests, answers, strict=True)}
     engine = Engine(
-        model, max_running=5, max_rows=60, extra_drafts=lambda request: [oracle(by_request[id(request)], 1, 0.8)]
+        model, max_running=5, max_rows=60, extra_drafts=lambda request: [tree_oracle(by_request[id(request)], 1, 0.8)]
     )
     handles, waiting = [], list(requests)
     while waiting or not all(handle.done for handle in handles):
@@ -79,12 +79,12 @@ def test_batched_with_random_arrivals_equals_alone(models, prompts, answer, orac
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_scratch_is_never_read(models, prompts, answer, oracle, dtype):
+def test_scratch_is_never_read(models, prompts, answer, tree_oracle, dtype):
     """Cells past the committed length are poisoned between passes."""
     model = models(dtype)
     for i, prompt in enumerate(prompts(6, seed=4)):
         truth = answer(model, make(prompt, GREEDY, "ar"))
-        engine = Engine(model, extra_drafts=lambda request, i=i, t=truth: [oracle(t, i, 0.7)])
+        engine = Engine(model, extra_drafts=lambda request, i=i, t=truth: [tree_oracle(t, i, 0.7)])
         handle = engine.add(make(prompt, GREEDY, "verified"))
         state = handle._live.state
         while engine.step():
