@@ -16,7 +16,7 @@ from .plan import Outcome, Plan
 from .proposals import MIN_REACH, Ask
 from .request import Live
 
-MIN_BRANCH = 0.01
+MIN_BRANCH = 0.02
 """Branches less likely than this are not previewed; where one comes true, the next pass is a plain one."""
 
 MIN_BLOCK = 2
