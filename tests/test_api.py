@@ -58,6 +58,20 @@ def test_streams_tell_the_whole_answer_and_can_be_left(lm):
     assert lm.generate("Hello", max_tokens=12).token_ids == events[-1].result.token_ids
 
 
+def test_two_streams_side_by_side(lm):
+    alone = [lm.generate(prompt, max_tokens=10).text for prompt in ("Hello", "Goodbye")]
+    streams = [lm.stream(prompt, max_tokens=10) for prompt in ("Hello", "Goodbye")]
+    texts = ["", ""]
+    while streams[0] is not None or streams[1] is not None:
+        for i in (0, 1):
+            event = next(streams[i], None) if streams[i] is not None else None
+            if event is None:
+                streams[i] = None
+            elif isinstance(event, trifolium.TextEvent):
+                texts[i] += event.text
+    assert texts == alone
+
+
 def test_options_are_sorted_and_checked(lm):
     assert split_options({"seed": 3, "mode": "ar", "top_p": 0.5}) == (
         SamplingParams(seed=3, top_p=0.5),

@@ -188,6 +188,36 @@ def test_a_faulty_request_fails_alone(models, prompts, answer, after):
             assert handle.result.token_ids == truths[i]
 
 
+def test_proposals_that_fail_end_only_their_request(models, prompts, answer, monkeypatch):
+    model = models()
+    requests = [make(prompt, drafts="preview") for prompt in prompts(3)]
+    engine = Engine(model)
+    handles = [engine.add(request) for request in requests]
+    victim, original = handles[1]._live.sampler, engine._proposer.propose
+
+    def propose(asks):
+        if any(ask.sampler is victim for ask in asks):
+            raise FloatingPointError("no proposals today")
+        return original(asks)
+
+    monkeypatch.setattr(engine._proposer, "propose", propose)
+    while engine.step():
+        pass
+    with pytest.raises(FloatingPointError):
+        _ = handles[1].result
+    for handle, request in zip(handles[::2], requests[::2], strict=True):
+        assert handle.result.token_ids == answer(model, make(request.prompt, "ar"))
+
+
+def test_inexact_products_are_noted(models, prompts):
+    """bfloat16 rounds by the number of rows: verified runs, and says that it may differ."""
+    model = models(torch.bfloat16)
+    result = Engine(model).run([make(prompts(1)[0])])[0]
+    assert result.tokens == 24 and any("may differ" in note for note in result.notes)
+    assert not Engine(model).run([make(prompts(1)[0], "ar")])[0].notes
+    assert not Engine(models(torch.int8)).run([make(prompts(1)[0])])[0].notes
+
+
 def test_first_come_first_served(models, prompts):
     engine = Engine(models(), max_running=2)
     handles = [engine.add(make(prompt, tokens=10)) for prompt in prompts(5)]

@@ -83,7 +83,7 @@ def run(
         console = Console(highlight=False)
         finished = AnswerView(console).show(events)
         if finished is not None:
-            console.print(summary(finished), style="dim", markup=False)
+            console.print(summary(finished), style="dim", markup=False, soft_wrap=True)
     for text in finished.notes if finished else ():
         o.note(text)
 

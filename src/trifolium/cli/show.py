@@ -26,12 +26,11 @@ def canvas_text(cells: Iterable[Cell], texts: Iterable[str]) -> Text:
 
 def summary(result: Result) -> str:
     """One line on how an answer was made."""
-    sources = ", ".join(f"{count} {name}" for name, count in result.accepted_by.items() if count)
+    sources = " + ".join(f"{count} {name}" for name, count in result.accepted_by.items() if count)
     return (
-        f"{result.tokens} tokens in {result.passes} passes ({result.tokens_per_pass:.2f} a pass), "
-        f"{result.tokens_per_second:.1f} tokens/s, {result.mode}"
-        + (f", accepted drafts: {sources}" if sources else "")
-        + f"; prompt {result.prompt_tokens} tokens, {result.prompt_seconds:.2f} s; {result.finish_reason}"
+        f"{result.mode}: {result.tokens} tokens in {result.passes} passes ({result.tokens_per_pass:.2f} a pass"
+        + (f"; drafts {sources}" if sources else "")
+        + f"), {result.tokens_per_second:.1f} tokens/s"
     )
 
 

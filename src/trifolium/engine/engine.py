@@ -71,6 +71,9 @@ class Handle:
 class Engine:
     """Decodes many requests with one packed model. Not thread-safe: one caller adds and steps.
 
+    With int8 and float32 products, `verified` and `ar` answers don't depend, to the bit, on what else is running.
+    `diffusion` answers may: the adapter's low-rank products on preview rows round by the number of rows.
+
     `tokenizer` None: answers have no text, and only `eos_ids` end them. `max_running`: how many requests share passes;
     others wait. `max_rows`: row budget of a decoding pass. `extra_drafts`: further draft sources for a request.
     """
@@ -153,8 +156,19 @@ class Engine:
                 else:
                     if ask is not None:
                         asking.append((job, ask))
-        drafts = self._proposer.propose([ask for _, ask in asking])
-        for (job, _), draft in zip(asking, drafts, strict=True):
+        self._propose(asking)
+
+    def _propose(self, asking: Sequence[tuple[Job, Ask]]) -> None:
+        try:
+            proposals = self._proposer.propose([ask for _, ask in asking])
+        except Exception as error:
+            if len(asking) == 1:
+                asking[0][0].live.error = error
+                return
+            for one in asking:
+                self._propose([one])
+            return
+        for (job, _), draft in zip(asking, proposals, strict=True):
             job.decoder.receive(draft)
 
     @staticmethod
@@ -194,6 +208,8 @@ class Engine:
             sources.append(NgramDrafts(live.request.prompt))
         if drafts != "none" and self._extra_drafts is not None:
             sources += self._extra_drafts(live.request)
+        if drafts != "none" and not self.model.exact:
+            live.notes += ("products in this dtype round by the number of rows: verified may differ from ar in places",)
         live.drafts = drafts
         return VerifiedDecoder(live, DraftBook(sources), previews, block)
 

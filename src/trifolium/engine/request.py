@@ -160,6 +160,8 @@ class Live:
 
     def report(self) -> None:
         """Queue the text that a pass brought, and the result once the request is over."""
+        if self.error is not None:
+            self.state.layers.clear()
         if self.error is not None or self.result is not None:
             return
         if self.finish_reason is not None:
