@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tiny_engine import VOCAB, Build, OracleDrafts, build_model, piece_tokenizer
+from tiny_engine import VOCAB, Build, OracleDrafts, TreeOracleDrafts, build_model, piece_tokenizer
 from trifolium.engine import Engine, Request
 from trifolium.model import Transformer
 from trifolium.text import Tokenizer
@@ -31,6 +31,11 @@ def models() -> Build:
 @pytest.fixture(scope="session")
 def oracle() -> type[OracleDrafts]:
     return OracleDrafts
+
+
+@pytest.fixture(scope="session")
+def tree_oracle() -> type[TreeOracleDrafts]:
+    return TreeOracleDrafts
 
 
 @pytest.fixture(scope="session")

@@ -39,10 +39,10 @@ def test_loops_are_drafted_at_full_length():
 
 def test_previews_are_good_for_one_position_only():
     previews = PreviewDrafts()
-    previews.set([4, 5], [0.9, 0.8])
+    previews.set(Draft((4, 5), (0.9, 0.8)))
     assert previews.propose(1).tokens == (4,)
     previews.push(4)
-    assert previews.propose(5) == Draft()
+    assert previews.propose(5).tokens == ()
 
 
 def test_calibration_lowers_and_restores_trust():
@@ -92,6 +92,25 @@ def test_the_book_picks_the_most_promising_and_learns_about_all():
     assert short.pushed == long.pushed == [1, 7] * 10
 
 
+TREE = Draft((5, 6, 7, 8, 9), (0.5, 0.4, 0.5, 0.25, 1.0), "s", "k", (-1, -1, 0, 0, 3))
+
+
 def test_reach():
-    assert reach([0.5, 0.5, 1.0]) == [0.5, 0.25, 0.25]
-    assert reach([]) == []
+    assert reach(Draft((1, 2, 3)), [0.5, 0.5, 1.0]) == [0.5, 0.25, 0.25]
+    assert reach(Draft(), []) == []
+    assert reach(TREE, TREE.confidences) == [0.5, 0.4, 0.25, 0.125, 0.125]
+
+
+def test_trees():
+    assert TREE.depths() == [1, 1, 2, 2, 3]
+    assert TREE.children(-1) == [0, 1] and TREE.children(0) == [2, 3] and TREE.children(4) == []
+    assert TREE.cut(2).tokens == (5, 6, 7, 8)
+    assert TREE.cut(0) == Draft(source="s", kind="k", parents=())
+    kept = TREE.keep([1, 0, 3, 4])
+    assert kept.tokens == (6, 5, 8, 9) and kept.parents == (-1, -1, 1, 2)
+
+
+def test_calibration_counts_any_of_the_alternatives():
+    calibration = Calibration()
+    calibration.learn(TREE, [5, 8, 1, 1])  # right, right, wrong
+    assert calibration.estimate(Draft((1,), (0.5,), "s", "k")) == [0.5 * (2 + 4) / (0.9 + 0.75 + 1.0 + 4)]

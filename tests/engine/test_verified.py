@@ -10,7 +10,7 @@ import torch
 
 from trifolium.config import DecodeConfig, SamplingParams
 from trifolium.engine import Engine, Request
-from trifolium.engine.commit import VerifiedDecoder, outcomes
+from trifolium.engine.commit import VerifiedDecoder
 from trifolium.engine.plan import Outcome
 
 DTYPES = [torch.float32, torch.int8]
@@ -31,7 +31,7 @@ def make(prompt, sampling, mode, tokens=24, **options) -> Request:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda s: f"t{s.temperature}r{s.repetition_penalty}")
 @pytest.mark.parametrize("tied", [False, True])
-def test_verified_equals_ar(models, prompts, answer, oracle, dtype, sampling, tied):
+def test_verified_equals_ar(models, prompts, answer, oracle, tree_oracle, dtype, sampling, tied):
     """10 prompts for each of 20 settings, with random blocks, row budgets, sources and draft qualities."""
     model = models(dtype, tied=tied)
     rng = random.Random(f"{dtype} {sampling.temperature} {tied}")
@@ -42,7 +42,7 @@ def test_verified_equals_ar(models, prompts, answer, oracle, dtype, sampling, ti
         engine = Engine(
             model,
             max_rows=rng.choice([1, 2, 5, 17, 40, 96]),
-            extra_drafts=lambda request, i=i, q=quality, t=truth: [oracle(t, i, q)],
+            extra_drafts=lambda request, i=i, q=quality, t=truth: [rng.choice([oracle, tree_oracle])(t, i, q)],
         )
         drafts = rng.choice(["preview", "ngram", "both"])
         block = rng.choice([None, 1, 2, 3, 7, 12])
@@ -55,7 +55,7 @@ def test_verified_equals_ar(models, prompts, answer, oracle, dtype, sampling, ti
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_batched_with_random_arrivals_equals_alone(models, prompts, answer, oracle, dtype):
+def test_batched_with_random_arrivals_equals_alone(models, prompts, answer, tree_oracle, dtype):
     model = models(dtype)
     rng = random.Random(5)
     requests, truths = [], {}
@@ -67,7 +67,7 @@ def test_batched_with_random_arrivals_equals_alone(models, prompts, answer, orac
     answers = list(truths.values())
     by_request = {id(request): truth for request, truth in zip(requests, answers, strict=True)}
     engine = Engine(
-        model, max_running=5, max_rows=60, extra_drafts=lambda request: [oracle(by_request[id(request)], 1, 0.8)]
+        model, max_running=5, max_rows=60, extra_drafts=lambda request: [tree_oracle(by_request[id(request)], 1, 0.8)]
     )
     handles, waiting = [], list(requests)
     while waiting or not all(handle.done for handle in handles):
@@ -79,12 +79,12 @@ def test_batched_with_random_arrivals_equals_alone(models, prompts, answer, orac
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_scratch_is_never_read(models, prompts, answer, oracle, dtype):
+def test_scratch_is_never_read(models, prompts, answer, tree_oracle, dtype):
     """Cells past the committed length are poisoned between passes."""
     model = models(dtype)
     for i, prompt in enumerate(prompts(6, seed=4)):
         truth = answer(model, make(prompt, GREEDY, "ar"))
-        engine = Engine(model, extra_drafts=lambda request, i=i, t=truth: [oracle(t, i, 0.7)])
+        engine = Engine(model, extra_drafts=lambda request, i=i, t=truth: [tree_oracle(t, i, 0.7)])
         handle = engine.add(make(prompt, GREEDY, "verified"))
         state = handle._live.state
         while engine.step():
@@ -109,11 +109,13 @@ class TrustsTheLastDraft(VerifiedDecoder):
     """Another: the draft after the last right one is taken unverified."""
 
     def apply(self, outcome: Outcome):
-        drafts = self._draft.tokens
+        drafts = self._layout.draft
         largest = list(outcome.largest)
-        wrong = next((i for i, token in enumerate(drafts) if token != largest[i]), None)
-        if wrong is not None:
-            largest[wrong] = drafts[wrong]
+        for row in range(len(largest)):
+            children = drafts.children(row - 1)
+            if children and all(drafts.tokens[i] != largest[row] for i in children):
+                largest[row] = drafts.tokens[children[0]]
+                break
         return super().apply(replace(outcome, largest=largest))
 
 
@@ -165,9 +167,3 @@ def test_a_broken_adapter_costs_drafts_but_no_answer(models, prompts, answer, sc
     for prompt in prompts(4):
         truth = answer(model, make(prompt, SAMPLINGS[2], "ar"))
         assert answer(model, make(prompt, SAMPLINGS[2], "verified", drafts="preview", block_size=12)) == truth
-
-
-def test_outcomes_are_a_distribution():
-    chances = outcomes([0.5, 0.8])
-    assert chances == pytest.approx([0.5, 0.1, 0.4])
-    assert outcomes([]) == [1.0]

@@ -115,6 +115,28 @@ class OracleDrafts:
         return Draft(tuple(tokens), (0.9,) * len(tokens), "oracle", "oracle")
 
 
+class TreeOracleDrafts(OracleDrafts):
+    """Trees in which the truth is one of up to three alternatives, in any place; wrong ones have children too."""
+
+    def propose(self, limit: int) -> Draft:
+        tokens: list[int] = []
+        parents: list[int] = []
+        level = [-1]
+        for truth in self._left[: min(limit, 5)]:
+            grown = []
+            for parent in level[:4]:
+                choices = {truth} if self._random.random() < self._quality else set()
+                while len(choices) < self._random.randint(1, 3):
+                    choices.add(self._random.randrange(VOCAB))
+                for token in self._random.sample(sorted(choices), len(choices)):
+                    grown.append(len(tokens))
+                    tokens.append(token)
+                    parents.append(parent)
+            level = self._random.sample(grown, len(grown))
+        confidences = tuple(self._random.uniform(0.2, 0.9) / parents.count(p) for p in parents)
+        return Draft(tuple(tokens), confidences, "oracle", "oracle", tuple(parents))
+
+
 def piece_tokenizer() -> Tokenizer:
     """101 tokens whose bytes include parts of characters, shared prefixes of stop strings, and one end token (7)."""
     euro, clover = "€".encode(), "☘".encode()

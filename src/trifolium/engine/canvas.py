@@ -7,7 +7,6 @@ i + 1. Between blocks, one pass commits the finished block causally and previews
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..model import MASK
+from .drafts import Draft
 from .events import Cell
 from .plan import Outcome, Plan
 from .policies import Guess, make_policy, most_confident
@@ -114,7 +114,7 @@ class DiffusionDecoder:
                 cells.append(Cell(None, "masked"))
         self._live.show_canvas(cells)
 
-    def receive(self, tokens: Sequence[int], confidences: Sequence[float]) -> None:
+    def receive(self, draft: Draft) -> None:
         raise AssertionError("diffusion asks for no drafts")
 
 

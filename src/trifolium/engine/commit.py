@@ -1,101 +1,77 @@
 """Verified decoding: the pass that verifies the last drafts also previews the next ones.
 
-A pass holds the last emitted token, its k drafts, and for each likely number n of accepted drafts a branch of mask
-rows whose context ends with commit row n. The commit rows' logits are the AR model's own, so what is emitted never
+A pass holds the last emitted token, a tree of drafts after it, and canvases of mask rows whose contexts end with those
+of the rows where the pass most likely ends. The commit rows' logits are the AR model's own, so what is emitted never
 depends on where drafts come from: only the number of passes does. Without drafts this is AR decoding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..model import MASK
-from .drafts import Draft, DraftBook, PreviewDrafts, reach
+from .drafts import Draft, DraftBook, PreviewDrafts
 from .events import Cell
 from .plan import Outcome, Plan
-from .proposals import MIN_REACH, Ask
+from .proposals import Ask
 from .request import Live
-
-MIN_BRANCH = 0.02
-"""Branches less likely than this are not previewed; where one comes true, the next pass is a plain one."""
-
-MIN_BLOCK = 2
-"""A canvas that the row budget cuts below this is not worth its rows."""
-
-
-def outcomes(estimates: Sequence[float]) -> list[float]:
-    """The chance that exactly n drafts are accepted, for n = 0 .. k."""
-    reached = [1.0, *reach(estimates)]
-    return [a - b for a, b in zip(reached, [*reached[1:], 0.0], strict=True)]
+from .tree import MIN_BLOCK, Layout, choose
 
 
 class VerifiedDecoder:
-    """Decodes one request exactly as AR would. `block`: mask rows a branch, 0 for none."""
+    """Decodes one request exactly as AR would. `block`: mask rows of a canvas, 0 for no previews."""
 
     def __init__(self, live: Live, book: DraftBook, previews: PreviewDrafts | None, block: int) -> None:
         self._live = live
         self._book = book
         self._previews = previews
         self._block = block if previews is not None else 0
-        self._draft = Draft()
-        self._branches: dict[int, int] = {}
+        self._layout = Layout(Draft(), (1.0,), ())
 
     def plan(self, rows: int) -> Plan:
         live = self._live
         # Every pass brings one token more than it has accepted drafts.
-        limit = min(live.remaining, rows) - 1
-        draft, estimates = self._book.best(limit)
-        # At most half of the rows for one branch, and room for the likeliest branch beside the drafts.
-        block = min(self._block, (rows - 1) // 2)
-        count = min(sum(chance >= MIN_REACH for chance in reach(estimates)), rows - 1 - block)
-        self._draft = draft.cut(count)
-        chosen = self._choose_branches(estimates[:count], block, rows - 1 - count)
-        self._branches = {n: i for i, (n, _) in enumerate(chosen)}
-        blocks = tuple((n + 1, (MASK,) * size) for n, size in chosen)
-        return Plan((live.tokens[-1], *self._draft.tokens), 1 + count, blocks)
-
-    def _choose_branches(self, estimates: Sequence[float], block: int, room: int) -> list[tuple[int, int]]:
-        """(n, size) of the branches to preview, likeliest first, as far as `room` rows go; in order of n."""
-        live = self._live
-        chances = outcomes(estimates)
-        chosen: list[tuple[int, int]] = []
-        for n in sorted(range(len(chances)), key=lambda n: -chances[n]):
-            # After branch n comes true, drafts only help if more than one token is still wanted.
-            useful = live.remaining - (n + 1) > 1
-            size = min(block, room, live.max_positions - (live.position + n + 1))
-            if useful and size >= min(MIN_BLOCK, block) > 0 and (not chosen or chances[n] >= MIN_BRANCH):
-                chosen.append((n, size))
-                room -= size
-        return sorted(chosen)
+        depth = live.remaining - 1
+        draft, estimates = self._book.best(depth)
+        # At most half of the rows for one canvas; near the end of the context it must still fit.
+        block = min(self._block, (rows - 1) // 2, live.max_positions - live.position - 1)
+        block = block if block >= min(MIN_BLOCK, self._block) else 0
+        useful = min(depth - 2, live.max_positions - live.position - 1 - block)
+        self._layout = layout = choose(draft, estimates, rows, block, useful)
+        blocks = tuple((row + 1, (MASK,) * block) for row in layout.previewed)
+        tokens = (live.tokens[-1], *layout.draft.tokens)
+        return Plan(tokens, len(tokens), blocks, layout.parents)
 
     def apply(self, outcome: Outcome) -> Ask | None:
-        live, draft = self._live, self._draft
+        live, layout = self._live, self._layout
         emitted: list[int] = []
-        accepted = 0
-        for i, largest in enumerate(outcome.largest):
-            position = live.position + 1
+        path = [0]
+        while True:
+            row, position = path[-1], live.position + 1
             if live.sampler.plain_greedy:
-                token = largest
+                token = outcome.largest[row]
             else:
-                token = live.sampler.choose(outcome.logits[i].double().numpy(), position)
-            right = i < len(draft.tokens) and draft.tokens[i] == token
+                token = live.sampler.choose(outcome.logits[row].double().numpy(), position)
+            right = layout.child(row, token)
             if live.emit(token):
                 emitted.append(token)
-                if right:
-                    live.accepted_by[draft.source] += 1
-            if live.done or not right:
+                if right is not None:
+                    live.accepted_by[layout.draft.source] += 1
+            if live.done or right is None:
                 break
-            accepted += 1
-        live.state.accept(1 + accepted)
+            path.append(right)
+        live.state.accept_path(path)
         self._book.learn(emitted)
-        index = self._branches.get(accepted)
-        if live.done or index is None:
+        row = path[-1]
+        if live.done or row not in layout.previewed:
             return None
-        return Ask(live.sampler, outcome.blocks[index], outcome.hidden[accepted], live.tokens[-1], live.position + 1)
+        block = outcome.blocks[layout.previewed.index(row)]
+        return Ask(live.sampler, block, outcome.hidden[row], live.tokens[-1], live.position + 1)
 
-    def receive(self, tokens: Sequence[int], confidences: Sequence[float]) -> None:
+    def receive(self, draft: Draft) -> None:
         assert self._previews is not None
-        self._previews.set(tokens, confidences)
-        cells = [Cell(token, "proposed", chance) for token, chance in zip(tokens, confidences, strict=True)]
+        self._previews.set(draft)
+        cells, at = list[Cell](), -1
+        while children := draft.children(at):
+            at = max(children, key=lambda i: draft.confidences[i])
+            cells.append(Cell(draft.tokens[at], "proposed", draft.confidences[at]))
         masked = [Cell(None, "masked")] * (self._block - len(cells))
         self._live.show_canvas(cells + masked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 MAX_CONFIDENCE = 0.98
@@ -12,19 +12,48 @@ MAX_CONFIDENCE = 0.98
 
 @dataclass(frozen=True)
 class Draft:
-    """Proposed tokens after the last emitted one, and for each the chance that it is accepted if those before it are.
+    """A tree of proposed tokens, and for each the chance that it is accepted if the one that it follows is.
 
-    `kind` groups drafts of equal reliability; what happens to one corrects the confidences of later ones of its kind.
+    `parents`: the index of the token that each one follows, -1 for the last emitted token; parents come before
+    children, and siblings differ. Without `parents` the tokens are a chain. `kind` groups drafts of equal reliability;
+    what happens to one corrects the confidences of later ones of its kind.
     """
 
     tokens: tuple[int, ...] = ()
     confidences: tuple[float, ...] = ()
     source: str = "none"
     kind: str = "none"
+    parents: tuple[int, ...] | None = None
 
-    def cut(self, count: int) -> Draft:
-        """At most the first `count` tokens."""
-        return Draft(self.tokens[:count], self.confidences[:count], self.source, self.kind)
+    def parent(self, index: int) -> int:
+        """What a token follows."""
+        return index - 1 if self.parents is None else self.parents[index]
+
+    def children(self, index: int) -> list[int]:
+        """The alternatives after a token (-1: after the last emitted one)."""
+        return [i for i in range(len(self.tokens)) if self.parent(i) == index]
+
+    def depths(self) -> list[int]:
+        """How many positions after the last emitted token each one stands."""
+        depths: list[int] = []
+        for i in range(len(self.tokens)):
+            parent = self.parent(i)
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        return depths
+
+    def keep(self, indices: Sequence[int]) -> Draft:
+        """The draft with these tokens only; they must include what they follow, and are put in this order."""
+        place = {-1: -1} | {index: i for i, index in enumerate(indices)}
+        return replace(
+            self,
+            tokens=tuple(self.tokens[i] for i in indices),
+            confidences=tuple(self.confidences[i] for i in indices),
+            parents=tuple(place[self.parent(i)] for i in indices),
+        )
+
+    def cut(self, depth: int) -> Draft:
+        """The first `depth` positions."""
+        return self.keep([i for i, d in enumerate(self.depths()) if d <= depth])
 
 
 class DraftSource(Protocol):
@@ -35,7 +64,7 @@ class DraftSource(Protocol):
         ...
 
     def propose(self, limit: int) -> Draft:
-        """At most `limit` tokens that may follow the last emitted one."""
+        """Tokens that may stand at the next `limit` positions."""
         ...
 
 
@@ -45,9 +74,9 @@ class PreviewDrafts:
     def __init__(self) -> None:
         self._draft = Draft()
 
-    def set(self, tokens: Sequence[int], confidences: Sequence[float]) -> None:
+    def set(self, draft: Draft) -> None:
         """Proposals for the positions after the last emitted token."""
-        self._draft = Draft(tuple(tokens), tuple(confidences), "preview", "preview")
+        self._draft = draft
 
     def push(self, token: int) -> None:
         self._draft = Draft()
@@ -103,27 +132,34 @@ class Calibration:
         self._expected: dict[str, float] = {}
 
     def estimate(self, draft: Draft) -> list[float]:
-        """For each token of the draft, the chance that it is accepted if those before it are."""
+        """For each token of the draft, the chance that it is accepted if the one that it follows is."""
         hits, expected = self._hits.get(draft.kind, 0.0), self._expected.get(draft.kind, 0.0)
         ratio = (hits + self.WEIGHT) / (expected + self.WEIGHT)
         return [min(MAX_CONFIDENCE, max(0.01, c * ratio)) for c in draft.confidences]
 
     def learn(self, draft: Draft, emitted: Sequence[int]) -> None:
         """Compare a draft, verified or only offered, with the tokens that were emitted at its positions."""
-        for token, confidence, truth in zip(draft.tokens, draft.confidences, emitted, strict=False):
-            self._expected[draft.kind] = self._expected.get(draft.kind, 0.0) + confidence
-            if token != truth:
+        at = -1
+        for truth in emitted:
+            children = draft.children(at)
+            if not children:
                 return
+            expected = sum(draft.confidences[i] for i in children)
+            self._expected[draft.kind] = self._expected.get(draft.kind, 0.0) + expected
+            right = [i for i in children if draft.tokens[i] == truth]
+            if not right:
+                return
+            at = right[0]
             self._hits[draft.kind] = self._hits.get(draft.kind, 0.0) + 1.0
 
 
-def reach(estimates: Sequence[float]) -> list[float]:
-    """The chance that drafts 1 .. i are all accepted, for every i."""
-    out, product = [], 1.0
-    for estimate in estimates:
-        product *= estimate
-        out.append(product)
-    return out
+def reach(draft: Draft, estimates: Sequence[float]) -> list[float]:
+    """For each token, the chance that it and all that it follows are accepted."""
+    reached: list[float] = []
+    for i, estimate in enumerate(estimates):
+        parent = draft.parent(i)
+        reached.append(estimate * (1.0 if parent < 0 else reached[parent]))
+    return reached
 
 
 class DraftBook:
@@ -140,7 +176,7 @@ class DraftBook:
         best, best_estimates, best_value = Draft(), list[float](), 0.0
         for offer in self._offers:
             estimates = self._calibration.estimate(offer)
-            if (value := sum(reach(estimates))) > best_value:
+            if (value := sum(reach(offer, estimates))) > best_value:
                 best, best_estimates, best_value = offer, estimates, value
         return best, best_estimates
 

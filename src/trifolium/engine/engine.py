@@ -168,8 +168,8 @@ class Engine:
             for one in asking:
                 self._propose([one])
             return
-        for (job, _), (tokens, confidences) in zip(asking, proposals, strict=True):
-            job.decoder.receive(tokens, confidences)
+        for (job, _), draft in zip(asking, proposals, strict=True):
+            job.decoder.receive(draft)
 
     @staticmethod
     def _settle(batch: Batch, seconds: float) -> None:

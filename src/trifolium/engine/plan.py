@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from .drafts import Draft
 from .proposals import Ask
 
 
@@ -15,13 +16,14 @@ from .proposals import Ask
 class Plan:
     """One request's rows for the next pass.
 
-    `commit`: known or drafted tokens from the state's length on. `heads`: how many of the last commit rows need logits.
-    `blocks`: (n, canvas) as in `RequestRows`.
+    `commit`: known or drafted tokens after the state. `heads`: how many of the last commit rows need logits. `blocks`:
+    (n, canvas), and `parents`, as in `RequestRows`.
     """
 
     commit: tuple[int, ...]
     heads: int
     blocks: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    parents: tuple[int, ...] | None = None
 
     @property
     def rows(self) -> int:
@@ -54,6 +56,6 @@ class Decoder(Protocol):
         """Accept, emit and commit what the pass brought; ask for proposals of preview rows, if they will be drafts."""
         ...
 
-    def receive(self, tokens: Sequence[int], confidences: Sequence[float]) -> None:
+    def receive(self, draft: Draft) -> None:
         """The proposals that `apply` asked for."""
         ...

@@ -14,13 +14,18 @@ import torch
 from torch import Tensor
 
 from ..model import Transformer
+from .drafts import Draft
 from .sampling import Floats, Ids, Sampler
+from .tree import MIN_REACH
 
 CANDIDATES = 64
 """The chain only chooses among this many tokens a row: the head runs once, not once for each step of the chain."""
 
-MIN_REACH = 0.02
-"""Proposing stops where the chance that everything up to here is accepted falls below this."""
+WIDTH = 4
+"""Alternatives after one token."""
+
+BEAM = 6
+"""Tokens of one depth that grow on."""
 
 
 @dataclass(frozen=True)
@@ -92,42 +97,88 @@ class Proposer:
         logits = torch.bmm(rows_RCD, (hidden_RD + carry)[:, :, None])[:, :, 0]
         return carry, logits.double().numpy()
 
-    def propose(self, asks: Sequence[Ask]) -> list[tuple[list[int], list[float]]]:
-        """Tokens and confidences for every ask, chosen from left to right, each knowing the ones before it.
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        """A tree of drafts for every ask, grown from left to right; every token knows the ones that it follows.
 
-        Proposals use the request's own sampler: with sampling, they carry the noise that the target will carry.
+        Proposals use the request's own sampler: with sampling, they carry the noise that the target will carry. At each
+        depth the BEAM likeliest tokens grow on.
         """
         if not asks:
             return []
         readout = self.read(torch.cat([ask.hidden for ask in asks]))
         starts = np.cumsum([0, *(len(ask.hidden) for ask in asks)])
-        tokens: list[list[int]] = [[] for _ in asks]
-        confidences: list[list[float]] = [[] for _ in asks]
-        reach = [1.0] * len(asks)
-        context = [ask.context for ask in asks]
-        carries = [torch.zeros_like(vector) for vector in context]
-        for j in range(max(len(ask.hidden) for ask in asks)):
-            active = [i for i, ask in enumerate(asks) if j < len(ask.hidden) and reach[i] >= MIN_REACH]
+        trees = [_Tree() for _ in asks]
+        frontier = [_Leaf(i, -1, ask.previous, 1.0, torch.zeros_like(ask.context)) for i, ask in enumerate(asks)]
+        for depth in range(max(len(ask.hidden) for ask in asks)):
+            active = [leaf for leaf in frontier if depth < len(asks[leaf.ask].hidden)]
             if not active:
                 break
-            rows = starts[active] + j
+            rows = np.array([starts[leaf.ask] + depth for leaf in active])
             logits = readout.logits[rows]
+            carries = [leaf.carry for leaf in active]
             if self.refines:
-                hidden = torch.stack([asks[i].hidden[j] for i in active])
-                previous = [tokens[i][-1] if j else asks[i].previous for i in active]
-                contexts, before = (torch.stack([vectors[i] for i in active]) for vectors in (context, carries))
-                carry, logits = self.refine(hidden, previous, contexts, before, readout.ids[rows])
-                for i, vector in zip(active, carry, strict=True):
-                    carries[i] = vector
-            for i, row, values in zip(active, rows.tolist(), logits, strict=True):
-                if not np.isfinite(values).all():  # a broken adapter costs drafts, never an answer
-                    reach[i] = 0.0
-                    continue
-                ids = readout.ids[row]
-                token = asks[i].sampler.choose(values, asks[i].position + j, ids, tokens[i])
-                mass, _ = probabilities(values, readout.log_tail(row))
-                confidence = float(mass[np.searchsorted(ids, token)])
-                tokens[i].append(token)
-                confidences[i].append(confidence)
-                reach[i] *= confidence
-        return list(zip(tokens, confidences, strict=True))
+                hidden = torch.stack([asks[leaf.ask].hidden[depth] for leaf in active])
+                contexts = torch.stack([asks[leaf.ask].context for leaf in active])
+                previous = [leaf.token for leaf in active]
+                carry, logits = self.refine(hidden, previous, contexts, torch.stack(carries), readout.ids[rows])
+                carries = list(carry)
+            grown = list[_Leaf]()
+            for leaf, row, values, carry in zip(active, rows.tolist(), logits, carries, strict=True):
+                if np.isfinite(values).all():  # a broken adapter costs drafts, never an answer
+                    grown += self._grow(asks[leaf.ask], trees[leaf.ask], leaf, readout, row, values, carry)
+            frontier = [
+                leaf
+                for i in range(len(asks))
+                for leaf in sorted((leaf for leaf in grown if leaf.ask == i), key=lambda leaf: -leaf.reach)[:BEAM]
+            ]
+        return [tree.draft() for tree in trees]
+
+    @staticmethod
+    def _grow(
+        ask: Ask, tree: _Tree, leaf: _Leaf, readout: Readout, row: int, values: Floats, carry: Tensor
+    ) -> list[_Leaf]:
+        """The likeliest tokens after a leaf, added to its tree."""
+        ids, path = readout.ids[row], tree.path(leaf.node)
+        mass, _ = probabilities(values, readout.log_tail(row))
+        grown = []
+        for token, share in ask.sampler.ranked(values, ask.position + len(path), ids, path, WIDTH):
+            confidence = share * float(mass.sum())
+            if leaf.reach * confidence >= MIN_REACH:
+                node = tree.add(token, confidence, leaf.node)
+                grown.append(_Leaf(leaf.ask, node, token, leaf.reach * confidence, carry))
+        return grown
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """Where a tree may grow on: a node of ask number `ask`, its token, its chance, and the chain's last output."""
+
+    ask: int
+    node: int
+    token: int
+    reach: float
+    carry: Tensor
+
+
+class _Tree:
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.confidences: list[float] = []
+        self.parents: list[int] = []
+
+    def add(self, token: int, confidence: float, parent: int) -> int:
+        self.tokens.append(token)
+        self.confidences.append(confidence)
+        self.parents.append(parent)
+        return len(self.tokens) - 1
+
+    def path(self, node: int) -> list[int]:
+        """Tokens from the root to a node."""
+        out = []
+        while node >= 0:
+            out.append(self.tokens[node])
+            node = self.parents[node]
+        return out[::-1]
+
+    def draft(self) -> Draft:
+        return Draft(tuple(self.tokens), tuple(self.confidences), "preview", "preview", tuple(self.parents))

@@ -22,7 +22,7 @@ class Runner:
 
     def run(self, plans: Sequence[tuple[RequestState, Plan]]) -> list[Outcome]:
         """One pass over all plans. States get scratch beyond their length; nothing is committed."""
-        requests = [RequestRows(state, plan.commit, plan.blocks) for state, plan in plans]
+        requests = [RequestRows(state, plan.commit, plan.blocks, plan.parents) for state, plan in plans]
         rows = Rows.build(requests, tile=self._model.tiled)
         hidden = self._model.rows(rows)
         wanted = [

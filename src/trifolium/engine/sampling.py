@@ -117,6 +117,23 @@ class Sampler:
             index = int(kept[np.argmax(values + noise)])
         return index if ids is None else int(ids[index])
 
+    def ranked(
+        self, logits: Floats, position: int, ids: Ids, ahead: Sequence[int], count: int
+    ) -> list[tuple[int, float]]:
+        """The `count` likeliest choices among `ids` (ascending) at `position`, best first, and how likely each one is.
+
+        The first is what `choose` would choose. Likelihoods are the softmax of what the choice maximises: near 1 where
+        the noise has decided, spread where a small error of the logits would change the choice.
+        """
+        values = self._penalise(logits, ids, ahead) if self.penalised else logits
+        if self.params.temperature > 0.0:
+            kept, values = filtered(values, self.params)
+            ids = ids[kept]
+            values = values + gumbel(self._bits(position)[ids])
+        order = np.argsort(-values, kind="stable")[:count]
+        shares = softmax(values)
+        return [(int(ids[i]), float(shares[i])) for i in order]
+
     def _bits(self, position: int) -> npt.NDArray[np.uint64]:
         if position not in self._noise:
             self._noise[position] = keyed_bits(self.params.seed, position, self.vocab_size)

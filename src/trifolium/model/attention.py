@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config import ModelConfig
-from ..ops.attention import attend_causal_exact, attend_masked
+from ..ops.attention import attend_causal_exact, attend_masked, whole_cells
 from .linear import Linear, LowRank
 from .norm import RMSNorm
 from .rope import rotate
-from .rows import Rows, Segment
+from .rows import Chain, Rows, Segment
 from .state import AttentionState
 
 Angles = tuple[Tensor, Tensor]
@@ -55,34 +55,55 @@ class Attention(nn.Module):
         y = torch.zeros_like(q)
         for segment in rows.segments:
             state = segment.state.layers[layer]
-            a, b = segment.start, segment.start + segment.count
-            state.write(k[a:b], v[a:b], segment.state.length)
+            part = slice(segment.start, segment.start + segment.count)
             if rows.prefill:
-                y[a:b] = self._prefill(q[a:b], state, segment)
-            else:
-                y[a:b] = attend_causal_exact(q[a:b], state.keys, state.values, segment.state.length)
+                state.write(k[part], v[part], segment.state.length)
+                y[part] = self._prefill(q[part], state, segment)
+                continue
+            state.hold(k[part], v[part])
+            for chain in segment.chains:
+                at = slice(segment.start + chain.start, segment.start + chain.start + chain.count)
+                y[at] = self._chain(q[at], k[at], v[at], state, segment, chain)
             if segment.branches:
                 first = rows.num_commit + segment.branches[0].start
                 last = rows.num_commit + segment.branches[-1].start + segment.branches[-1].count
-                part = slice(first, last)
-                y[part] = self._branches(q[part], k[part], v[part], state, segment)
+                previews = slice(first, last)
+                y[previews] = self._branches(q[previews], k[previews], v[previews], state, segment)
         return y.flatten(1)
 
     @staticmethod
     def _prefill(q: Tensor, state: AttentionState, segment: Segment) -> Tensor:
-        start, end = segment.state.length, segment.end
+        start = segment.state.length
+        end = start + segment.count
         visible = torch.arange(end) <= torch.arange(start, end)[:, None]
         return attend_masked(q, state.keys[:, :end], state.values[:, :end], visible)
 
     @staticmethod
+    def _chain(q: Tensor, k: Tensor, v: Tensor, state: AttentionState, segment: Segment, chain: Chain) -> Tensor:
+        """The first chain goes into the cells; others see a copy of them in which their own path stands."""
+        length = segment.state.length
+        if chain.start == 0:
+            state.write(k, v, length)
+            return attend_causal_exact(q, state.keys, state.values, length)
+        start = length + len(chain.path)
+        own = (*chain.path, *range(chain.start, chain.start + chain.count))
+        keys, values = state.with_rows(own, length, whole_cells(start + chain.count))
+        return attend_causal_exact(q, keys, values, start)
+
+    @staticmethod
     def _branches(q: Tensor, k: Tensor, v: Tensor, state: AttentionState, segment: Segment) -> Tensor:
-        """Each branch's rows see its context and all of its own rows, in one call for all branches."""
-        contexts = torch.tensor([b.context for b in segment.branches for _ in range(b.count)])
-        owner = torch.tensor([i for i, b in enumerate(segment.branches) for _ in range(b.count)])
-        end = segment.end
-        visible = torch.cat((torch.arange(end) < contexts[:, None], owner[:, None] == owner), dim=1)
-        keys = torch.cat((state.keys[:, :end], k.transpose(0, 1)), dim=1)
-        values = torch.cat((state.values[:, :end], v.transpose(0, 1)), dim=1)
+        """Each branch's rows see the state, its path and all of its own rows, in one call for all branches."""
+        assert state.held is not None
+        length = segment.state.length
+        sizes = torch.tensor([b.count for b in segment.branches])
+        owner = torch.arange(len(sizes)).repeat_interleave(sizes)
+        paths = torch.zeros(len(sizes), segment.count, dtype=torch.bool)
+        for i, branch in enumerate(segment.branches):
+            paths[i, list(branch.path)] = True
+        committed = torch.ones(len(q), length, dtype=torch.bool)
+        visible = torch.cat((committed, paths[owner], owner[:, None] == owner), dim=1)
+        keys = torch.cat((state.keys[:, :length], state.held[0].transpose(0, 1), k.transpose(0, 1)), dim=1)
+        values = torch.cat((state.values[:, :length], state.held[1].transpose(0, 1), v.transpose(0, 1)), dim=1)
         return attend_masked(q, keys, values, visible)
 
     def commit(self, x_BTC: Tensor, angles: Angles) -> tuple[Tensor, AttentionContext]:

@@ -4,8 +4,9 @@ A pass puts all commit rows first (padded to whole tiles), then all preview rows
 
     | commit rows of request 1 | of request 2 | ... | padding | preview rows of request 1, branch 0 | branch 1 | ...
 
-A request's commit rows stand at positions length, length + 1, ... of its state. Branch n's context ends with one of
-those rows: it reads the state as it would be if exactly the rows up to there were accepted.
+A request's commit rows form a tree: each one follows another (its parent) or the state. Without branching they are a
+chain at positions length, length + 1, ... A block's context ends with one of those rows: it reads the state as it would
+be if exactly the rows up to there were accepted.
 """
 
 from __future__ import annotations
@@ -27,38 +28,69 @@ ROW_TILE = 16
 
 @dataclass(frozen=True)
 class Branch:
-    """One block of preview rows. `context`: how many positions of the request it reads; its rows follow those."""
+    """One block of preview rows. `path`: the commit rows that its context adds to the state, oldest first."""
 
     start: int
     count: int
-    context: int
+    path: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Commit rows `start` .. `start + count - 1` of a segment, each following the one before; `path` leads to them."""
+
+    start: int
+    count: int
+    path: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One request's part of a pass. `start` indexes commit rows, `Branch.start` indexes preview rows."""
+    """One request's part of a pass. `start` indexes commit rows, `Branch.start` indexes preview rows.
+
+    `chains` cover the segment's commit rows; the first one follows the state.
+    """
 
     state: RequestState
     start: int
     count: int
+    chains: tuple[Chain, ...]
     branches: tuple[Branch, ...]
-
-    @property
-    def end(self) -> int:
-        """Positions written once all commit rows are: the state's length plus the commit rows."""
-        return self.state.length + self.count
 
 
 @dataclass(frozen=True)
 class RequestRows:
     """What a request wants from the next pass: known or drafted `commit` tokens, and canvases that branch off them.
 
-    A block is (n, canvas): `canvas` holds tokens or MASK, and its context ends after the n-th commit row (1-based).
+    `parents`: for each commit token, the index of the one that it follows, -1 for the state; None for a chain. Parents
+    come before children, and a token follows the one right before it wherever it can. A block is (n, canvas): `canvas`
+    holds tokens or MASK, and its context ends with the n-th commit token (1-based; 0: with the state).
     """
 
     state: RequestState
     commit: Sequence[int]
     blocks: Sequence[tuple[int, Sequence[int]]] = ()
+    parents: Sequence[int] | None = None
+
+    def paths(self) -> list[tuple[int, ...]]:
+        """For each commit token, the indices from the state to it, itself included."""
+        paths: list[tuple[int, ...]] = []
+        for i in range(len(self.commit)):
+            parent = i - 1 if self.parents is None else self.parents[i]
+            paths.append((*(paths[parent] if parent >= 0 else ()), i))
+        return paths
+
+
+def chains_of(paths: Sequence[tuple[int, ...]]) -> tuple[Chain, ...]:
+    """Cut a tree of rows into runs of consecutive rows, each following the one before."""
+    chains: list[Chain] = []
+    for i, path in enumerate(paths):
+        if chains and path[-2:-1] == (i - 1,):
+            last = chains[-1]
+            chains[-1] = Chain(last.start, last.count + 1, last.path)
+        else:
+            chains.append(Chain(i, 1, path[:-1]))
+    return tuple(chains)
 
 
 @dataclass(frozen=True)
@@ -71,12 +103,8 @@ class Rows:
     num_commit: int
     segments: tuple[Segment, ...]
     prefill: bool
-
-    @property
-    def limit(self) -> int:
-        """One more than the largest position of the pass."""
-        ends = [s.end for s in self.segments] + [b.context + b.count for s in self.segments for b in s.branches]
-        return max(ends, default=1)
+    limit: int
+    """One more than the largest position of the pass."""
 
     @staticmethod
     def build(requests: Sequence[RequestRows], *, tile: bool = True, prefill: bool = False) -> Rows:
@@ -87,12 +115,15 @@ class Rows:
         """
         tokens: list[int] = []
         positions: list[int] = []
-        starts = []
+        starts, trees = [], []
         for request in requests:
+            paths = request.paths()
+            length = request.state.length
             starts.append(len(tokens))
+            trees.append(paths)
             tokens += request.commit
-            positions += range(request.state.length, request.state.length + len(request.commit))
-            request.state.reserve(request.state.length + len(request.commit))
+            positions += (length + len(path) - 1 for path in paths)
+            request.state.reserve(length + max(map(len, paths), default=0))
         if tile and not prefill:
             padding = -len(tokens) % ROW_TILE
             tokens += [0] * padding
@@ -100,15 +131,16 @@ class Rows:
         num_commit = len(tokens)
         block_index: list[int] = []
         segments = []
-        for request, start in zip(requests, starts, strict=True):
+        for request, start, paths in zip(requests, starts, trees, strict=True):
             branches = []
             for n, canvas in request.blocks:
-                context = request.state.length + n
-                branches.append(Branch(len(block_index), len(canvas), context))
+                path = paths[n - 1] if n else ()
+                first = request.state.length + len(path)
+                branches.append(Branch(len(block_index), len(canvas), path))
                 tokens += canvas
-                positions += range(context, context + len(canvas))
+                positions += range(first, first + len(canvas))
                 block_index += range(len(canvas))
-            segments.append(Segment(request.state, start, len(request.commit), tuple(branches)))
+            segments.append(Segment(request.state, start, len(request.commit), chains_of(paths), tuple(branches)))
         return Rows(
             torch.tensor(tokens, dtype=torch.long),
             torch.tensor(positions, dtype=torch.long),
@@ -116,4 +148,5 @@ class Rows:
             num_commit,
             tuple(segments),
             prefill,
+            max(positions, default=0) + 1,
         )

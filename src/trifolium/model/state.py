@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,8 @@ class AttentionState:
 
     keys: Tensor
     values: Tensor
+    held: tuple[Tensor, Tensor] | None = None
+    """Keys and values [n, K, d] of the last pass's commit rows, until it is known which of them are accepted."""
 
     @classmethod
     def empty(cls, config: ModelConfig, device: torch.device) -> AttentionState:
@@ -37,6 +40,26 @@ class AttentionState:
             new = old.new_zeros(old.shape[0], size, old.shape[2])
             new[:, :have] = old
             setattr(self, name, new)
+
+    def hold(self, keys: Tensor, values: Tensor) -> None:
+        """Keep a pass's rows [n, K, d] at hand: those of a tree that are not in their cells may be accepted later."""
+        self.held = (keys, values)
+
+    def settle(self, rows: Sequence[int], start: int) -> None:
+        """Put the held `rows` into the cells from `start` on, and forget the others."""
+        if rows and self.held is not None:
+            index = torch.tensor(rows)
+            self.write(self.held[0][index], self.held[1][index], start)
+        self.held = None
+
+    def with_rows(self, rows: Sequence[int], start: int, cells: int) -> tuple[Tensor, Tensor]:
+        """A copy of the first `cells` cells [K, cells, d] with the held `rows` in those from `start` on."""
+        assert self.held is not None
+        index, end = torch.tensor(rows), start + len(rows)
+        keys, values = self.keys[:, :cells].clone(), self.values[:, :cells].clone()
+        keys[:, start:end] = self.held[0][index].transpose(0, 1)
+        values[:, start:end] = self.held[1][index].transpose(0, 1)
+        return keys, values
 
     def write(self, keys: Tensor, values: Tensor, start: int) -> None:
         """Put keys, values [n, K, d] into the cells from `start` on."""
@@ -64,8 +87,16 @@ class RequestState:
             layer.reserve(capacity)
 
     def accept(self, count: int) -> None:
-        """Commit the first `count` rows that the last pass wrote for this request."""
-        self.length += count
+        """Commit the first `count` rows of the last pass, a chain that follows the state."""
+        self.accept_path(range(count))
+
+    def accept_path(self, path: Sequence[int]) -> None:
+        """Commit the rows of the last pass with these indices, each the parent of the next, and forget the others."""
+        # Rows of the first chain are in their cells already.
+        placed = next((i for i, row in enumerate(path) if i != row), len(path))
+        for layer in self.layers:
+            layer.settle(path[placed:], self.length + placed)
+        self.length += len(path)
 
     @property
     def nbytes(self) -> int:

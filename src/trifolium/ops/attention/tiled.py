@@ -19,6 +19,11 @@ GRID = 64
 """A row at position p reads cells 0 .. ceil((p + 1) / GRID) * GRID - 1, those past p masked: p alone sets the shape."""
 
 
+def whole_cells(end: int) -> int:
+    """How many cells a row reads that is the last of `end` positions."""
+    return -(-end // GRID) * GRID
+
+
 def attend_causal_exact(q_NHD: Tensor, keys_KLD: Tensor, values_KLD: Tensor, start: int) -> Tensor:
     """Commit rows at positions start .. start + N - 1 over cells that already hold their keys and values. -> [N, H, d].
 
@@ -29,13 +34,13 @@ def attend_causal_exact(q_NHD: Tensor, keys_KLD: Tensor, values_KLD: Tensor, sta
     out = [q_NHD[:0]]  # a request may have previews only
     width = d + -d % ALIGN
     if width > d:  # copies the context: no published model has such heads
-        used = ((start + n - 1) // GRID + 1) * GRID
+        used = whole_cells(start + n)
         q_NHD, keys_KLD, values_KLD = (
             F.pad(t, (0, width - d)) for t in (q_NHD, keys_KLD[:, :used], values_KLD[:, :used])
         )
     row = 0
     while row < n:
-        cells = ((start + row) // GRID + 1) * GRID
+        cells = whole_cells(start + row + 1)
         count = min(TILE, n - row, cells - (start + row))
         q = q_NHD[row : row + count]
         if count < TILE:
