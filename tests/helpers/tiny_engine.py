@@ -59,7 +59,10 @@ def build_model(
     scale: float = 0.1,
     seed: int = 0,
 ) -> Transformer:
-    """A random model, packed unless `dtype` is None; equal arguments give equal weights. `scale`: size of the adapter's random weights."""
+    """A random model, packed unless `dtype` is None; equal arguments give equal weights.
+
+    `scale`: size of the adapter's random weights.
+    """
     config = engine_config(tied)
     model = Transformer(config)
     generator = torch.Generator().manual_seed(seed)
