@@ -51,7 +51,7 @@ def randomise(model: Transformer, generator: torch.Generator) -> None:
 
 
 def build_model(
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = torch.float32,
     *,
     adapter: bool = True,
     tied: bool = False,
@@ -59,7 +59,10 @@ def build_model(
     scale: float = 0.1,
     seed: int = 0,
 ) -> Transformer:
-    """A packed random model; equal arguments give equal weights. `scale`: size of the adapter's random weights."""
+    """A random model, packed unless `dtype` is None; equal arguments give equal weights.
+
+    `scale`: size of the adapter's random weights.
+    """
     config = engine_config(tied)
     model = Transformer(config)
     generator = torch.Generator().manual_seed(seed)
@@ -67,7 +70,8 @@ def build_model(
     if adapter:
         model.adapter = build_adapter(config, chain, generator, scale)
     model.requires_grad_(False)
-    model.pack(dtype)
+    if dtype is not None:
+        model.pack(dtype)
     return model
 
 
