@@ -13,7 +13,7 @@ import trifolium
 def test_public_names():
     assert sorted(trifolium.__all__) == [
         *("CanvasEvent", "Cell", "DecodeConfig", "Event", "FinishedEvent", "LM", "Result", "SamplingParams"),
-        *("TextEvent", "TrifoliumError", "__version__", "load"),
+        *("TextEvent", "TrifoliumError", "__version__", "convert_base", "load", "train_recipe"),
     ]
     for name in trifolium.__all__:
         assert getattr(trifolium, name) is not None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .config import DecodeConfig, SamplingParams
     from .engine import CanvasEvent, Cell, Event, FinishedEvent, Result, TextEvent
     from .errors import TrifoliumError
+    from .train.convert import convert_base, train_recipe
 
 __version__ = "0.1.0.dev0"
 
@@ -32,7 +33,9 @@ _HOMES = {
     "SamplingParams": "config",
     "TextEvent": "engine",
     "TrifoliumError": "errors",
+    "convert_base": "train.convert",
     "load": "api",
+    "train_recipe": "train.convert",
 }
 
 __all__ = [
@@ -47,7 +50,9 @@ __all__ = [
     "TextEvent",
     "TrifoliumError",
     "__version__",
+    "convert_base",
     "load",
+    "train_recipe",
 ]
 
 

@@ -103,3 +103,16 @@ def test_recipe_refuses_unknown_keys(tmp_path: Path) -> None:
     path.write_text("data = [")
     with pytest.raises(ConfigError, match=r"r\.toml"):
         Recipe.load(path)
+
+
+def test_bfloat16_products_train_the_same_thing(tmp_path: Path, tiny_model: Make, corpus: list[Conversation]) -> None:
+    losses = {}
+    for products in ("float32", "bfloat16"):
+        recipe = RECIPE.model_copy(update={"products": products})
+        model = tiny_model()
+        train_adapter(model, recipe, corpus[8:], corpus[:8], tmp_path / products)
+        assert all(p.dtype == torch.float32 for p in model.parameters())
+        records = [json.loads(line) for line in (tmp_path / products / METRICS).read_text().splitlines()]
+        losses[products] = [r["loss"] for r in records]
+    assert losses["float32"] != losses["bfloat16"]
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.05)

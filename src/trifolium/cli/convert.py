@@ -40,15 +40,14 @@ def convert(
     next-token distribution stays exactly what it was.
     """
     from ..errors import UsageError
-    from ..train.convert import ADAPTER
-    from ..train.convert import convert as make
+    from ..train.convert import ADAPTER, convert_base
     from ..train.recipe import Recipe
 
     recipe_path = out / "recipe.toml"
     if recipe_path.exists():
         raise UsageError(f"{recipe_path} exists already; name another --out, or train it as it is")
     recipe = Recipe(base=base, data=(data,), out=".", steps=steps, rank=rank, alpha=rank, block_size=block_size)
-    config = make(base, recipe, out / ADAPTER)
+    config = convert_base(base, recipe, out / ADAPTER)
     text = _RECIPE.format(
         name=recipe_path, base=base.replace("\\", "/"), data=data, steps=steps, rank=rank, block_size=block_size
     )

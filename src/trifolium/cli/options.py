@@ -30,6 +30,10 @@ TopK = Annotated[int, typer.Option(help="Sample among the k most probable tokens
 TopP = Annotated[float, typer.Option(help="Sample among the most probable tokens that hold this mass.")]
 MinP = Annotated[float, typer.Option(help="Drop tokens less probable than this share of the most probable one.")]
 RepetitionPenalty = Annotated[float, typer.Option(help="Above 1: avoid tokens of the prompt and answer.")]
+PresencePenalty = Annotated[float, typer.Option(help="Above 0: avoid tokens that the answer has, -2 to 2.")]
+FrequencyPenalty = Annotated[
+    float, typer.Option(help="Above 0: avoid tokens by how often the answer has them, -2 to 2.")
+]
 Seed = Annotated[int, typer.Option(help="Equal seeds give equal answers, in verified and ar alike.")]
 System = Annotated[str | None, typer.Option(help="The system message. [default: the template's own]")]
 Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")]

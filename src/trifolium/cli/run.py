@@ -37,6 +37,8 @@ def run(
     top_p: o.TopP = 1.0,
     min_p: o.MinP = 0.0,
     repetition_penalty: o.RepetitionPenalty = 1.0,
+    presence_penalty: o.PresencePenalty = 0.0,
+    frequency_penalty: o.FrequencyPenalty = 0.0,
     seed: o.Seed = 0,
     system: o.System = None,
     stop: o.Stop = None,
@@ -63,6 +65,8 @@ def run(
         "top_p": top_p,
         "min_p": min_p,
         "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
         "seed": seed,
         "stop": tuple(stop or ()),
     }

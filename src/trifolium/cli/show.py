@@ -14,12 +14,23 @@ from ..engine import CanvasEvent, Cell, Event, FinishedEvent, Result, TextEvent
 STYLES = {"masked": "dim", "proposed": "italic cyan", "accepted": "bold green"}
 MASK = "░"
 
+# A model's text must not move the cursor or recolour the terminal: control characters are shown as their pictures.
+_VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {
+    127: "␡",
+    **dict.fromkeys(range(128, 160), "�"),
+}
+
+
+def visible(text: str) -> str:
+    """Text that is safe to print on a terminal."""
+    return text.translate(_VISIBLE)
+
 
 def canvas_text(cells: Iterable[Cell], texts: Iterable[str]) -> Text:
     """The canvas on one line: masks as blocks, tokens in the style of their state."""
     line = Text()
     for cell, text in zip(cells, texts, strict=True):
-        shown = MASK if cell.token is None else text.replace("\n", "⏎")
+        shown = MASK if cell.token is None else visible(text.replace("\n", "⏎"))
         line.append(shown, STYLES[cell.state])
     return line
 
@@ -63,7 +74,7 @@ class AnswerView:
 
     def _add(self, text: str) -> None:
         self._canvas = Text()
-        *done, self._line = (self._line + text).split("\n")
+        *done, self._line = (self._line + visible(text)).split("\n")
         for line in done:
             self._console.print(Text(line), soft_wrap=True)
 

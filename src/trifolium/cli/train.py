@@ -38,7 +38,7 @@ def train(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from ..train.convert import train as run
+    from ..train.convert import train_recipe
     from ..train.loop import Progress as Step
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -52,7 +52,7 @@ def train(
                 bar.print(f"step {step.step}: held-out drafts accepted {r['held_out']['accepted']:.3f} of a block")
             bar.update(task, completed=step.step, total=step.steps, description=text)
 
-        record = run(
+        record = train_recipe(
             recipe, out=out, start_from=start_from, on_step=on_step, stop_at=stop_at, compile_layers=compile_layers
         )
     if as_json:

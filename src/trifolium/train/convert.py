@@ -48,7 +48,7 @@ def fresh_adapter(checkpoint: Checkpoint, model: Transformer, recipe: Recipe) ->
     return adapter
 
 
-def convert(base: str, recipe: Recipe, path: Path) -> AdapterConfig:
+def convert_base(base: str, recipe: Recipe, path: Path) -> AdapterConfig:
     """Write a fresh adapter for `base` to `path`. Raises what opening the base raises; TrainingError on a full disk."""
     checkpoint = open_checkpoint(base)
     model = load_for_training(checkpoint)
@@ -90,7 +90,7 @@ def load_data(recipe: Recipe, folder: Path, checkpoint: Checkpoint) -> TrainingD
     return TrainingData(training, held_out)
 
 
-def train(
+def train_recipe(
     recipe_path: str | Path,
     *,
     out: str | Path | None = None,

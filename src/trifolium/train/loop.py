@@ -91,7 +91,7 @@ def train_adapter(
             "grad_norm": norm, "step_seconds": seconds, "gflops": stats.flops / seconds / 1e9,
         }  # fmt: skip
         if (step + 1) % recipe.evaluate_every == 0 or step + 1 == end:
-            quality = draft_quality(model, held_out, shortlist.frequent, block_size=recipe.block_size, limit=40)
+            quality = draft_quality(model, held_out, shortlist.frequent, block_size=recipe.block_size, limit=24)
             record["held_out"] = asdict(quality)
         with (out / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")

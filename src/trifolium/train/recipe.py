@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Literal
 
+import torch
 from pydantic import Field
 
 from ..config import Frozen
@@ -19,7 +21,8 @@ class Recipe(Frozen):
     blocks, each of `rows_per_token` noisy rows a clean position; the clean stream runs once for all of them.
     learning rate: linear warm-up, constant, then linear decay to a tenth over the last `decay` part of the steps.
     depth_decay: weight of row j in a block is depth_decay^j. plain_weight: weight of the loss of the rows' own
-    proposals beside the chain's. shortlist, negatives: see loss.Shortlist.
+    proposals beside the chain's. shortlist, negatives: see loss.Shortlist. products: how matrix products of the layers
+    are computed; auto takes bfloat16 where the CPU multiplies it in hardware, else float32. Master weights are float32.
     """
 
     base: str = "smollm2-135m"
@@ -48,6 +51,7 @@ class Recipe(Frozen):
     plain_weight: float = Field(0.5, ge=0)
     shortlist: int = Field(8192, gt=0)
     negatives: int = Field(1024, ge=0)
+    products: Literal["auto", "float32", "bfloat16"] = "auto"
 
     save_minutes: float = Field(5.0, gt=0)
     evaluate_every: int = Field(50, gt=0)
@@ -62,6 +66,14 @@ class Recipe(Frozen):
         except (OSError, ValueError) as error:
             raise ConfigError(f"recipe {path}: {error}") from None
         return cls.parse(values, f"recipe {path}")
+
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """The dtype that `products` stands for on this machine."""
+        if self.products == "auto":
+            fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+            return torch.bfloat16 if fast else torch.float32
+        return torch.bfloat16 if self.products == "bfloat16" else torch.float32
 
     def learning_rate_at(self, step: int) -> float:
         """Learning rate of a 0-based step."""

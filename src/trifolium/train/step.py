@@ -50,12 +50,14 @@ def accumulate_gradients(
     rng = np.random.default_rng((recipe.seed, step, 1))
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
     tokens = torch.from_numpy(batch.tokens)
-    with torch.no_grad():
+    products = torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.product_dtype == torch.bfloat16)
+    with torch.no_grad(), products:
         clean, contexts = model.commit_stream(tokens)
     stats = StepStats(0.0, 0.0, 0, int((batch.length - batch.answer).sum()), 0.0)
     for _ in range(recipe.views):
         blocks = draw_blocks(batch, int(batch.tokens.shape[1] * recipe.rows_per_token), recipe.noise, rng)
-        hidden = model.preview_stream(blocks.tokens, blocks.positions, blocks.block_index, contexts, blocks.visible)
+        with products:
+            hidden = model.preview_stream(blocks.tokens, blocks.positions, blocks.block_index, contexts, blocks.visible)
         scored = blocks.loss
         weights = recipe.depth_decay ** blocks.block_index[scored].float()
         weights = weights / (weights.sum() * recipe.views)

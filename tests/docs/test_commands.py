@@ -1,0 +1,68 @@
+"""Commands in the documents are real: every option exists, and the Python of the README runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from trifolium.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """(document, words) of every `trifolium ...` line, without its comment."""
+    out = []
+    for document in DOCUMENTS:
+        for line in document.read_text().splitlines():
+            found = re.match(r"^(?:    |`+)(?:\S*/)?trifolium (.+?)(?:`|$)", line)
+            if found:
+                out.append((document.name, shlex.split(found[1], comments=True)))
+    return out
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len([words for name, words in commands() if name == "README.md"]) >= 10
+
+
+@pytest.mark.parametrize(("document", "words"), commands(), ids=lambda x: x if isinstance(x, str) else " ".join(x)[:40])
+def test_every_command_parses(document: str, words: list[str]) -> None:
+    module, _ = COMMANDS[words[0]]
+    command = typer.main.get_command(import_module(module, "trifolium.cli").app)
+    while isinstance(command, click.Group):
+        words = words[1:]
+        command = command.commands[words[0]]
+    command.make_context("trifolium", words[1:])  # raises for an unknown option or a missing argument
+
+
+def test_make_targets_named_in_the_documents_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    for document in DOCUMENTS:
+        assert set(re.findall(r"make ([a-z]+)", document.read_text())) <= targets | {"it"}, document
+
+
+def test_recipes_parse() -> None:
+    from trifolium.train.recipe import Recipe
+
+    recipes = sorted((ROOT / "recipes").glob("*.toml"))
+    assert recipes
+    for path in recipes:
+        assert tomllib.loads(path.read_text())
+        Recipe.load(path)
+
+
+@pytest.mark.real
+def test_the_python_of_the_readme_runs(default_gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
+    assert "Paris" in capsys.readouterr().out
