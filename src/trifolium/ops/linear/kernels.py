@@ -67,6 +67,9 @@ def has_int8_dot_products() -> bool:
     return torch.cpu._is_vnni_supported() or torch.cpu._is_amx_tile_supported()
 
 
+_TINY = torch.finfo(torch.float32).tiny
+
+
 class Int8Linear:
     """int8 x int8 products through oneDNN: exact integer sums, so no row can depend on another.
 
@@ -82,19 +85,27 @@ class Int8Linear:
         self.limit, self.zero = (127, 128) if has_int8_dot_products() else (63, 64)
         self.bias = bias_O
         self.packed = torch.ops.onednn.qlinear_prepack(q, None)
-        self.ones = torch.ones_like(self.scale)
         self.no_zero_points = torch.zeros(len(q), dtype=torch.int32)
         self.size = q.nbytes
 
     def __call__(self, x_NI: Tensor, num_commit: int, tile: int | None) -> Tensor:
-        q, scale = quantise_rows(x_NI, self.limit)
-        unsigned = (q.to(torch.int16) + self.zero).to(torch.uint8)
-        total: Tensor = torch.ops.onednn.qlinear_pointwise(
-            unsigned, 1.0, self.zero, self.packed, self.ones, self.no_zero_points,
+        q, scale = self._quantise(x_NI)
+        y: Tensor = torch.ops.onednn.qlinear_pointwise(
+            q, 1.0, self.zero, self.packed, self.scale, self.no_zero_points,
             None, 1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
-        y: Tensor = total * scale[:, None] * self.scale
-        return y if self.bias is None else y + self.bias
+        y.mul_(scale[:, None])
+        return y if self.bias is None else y.add_(self.bias)
+
+    def _quantise(self, x_NI: Tensor) -> tuple[Tensor, Tensor]:
+        """quantise_rows with the zero point added, in as few passes over the rows as torch allows.
+
+        A row that isn't finite gets scale NaN: whatever its integers are, its products are NaN.
+        """
+        scale = torch.linalg.vector_norm(x_NI, torch.inf, dim=-1).div_(self.limit)
+        scale.masked_fill_(scale < _TINY, 0.0).masked_fill_(scale.isinf(), torch.nan)
+        inverse = torch.where(scale > 0, 1.0 / scale, 0.0)
+        return (x_NI * inverse[:, None]).round_().add_(self.zero).to(torch.uint8), scale
 
     @property
     def nbytes(self) -> int:

@@ -35,5 +35,5 @@ def int8_linear(
     """Quantise rows of x, multiply integers exactly, scale back. `weight_OI` int8, `limit` bounds x's integers."""
     q, scale = quantise_rows(x_NI, limit)
     total = q.long() @ weight_OI.long().T
-    y = total.float() * scale[:, None] * weight_scale_O
+    y = total.float() * weight_scale_O * scale[:, None]
     return y if bias_O is None else y + bias_O
