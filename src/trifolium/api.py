@@ -18,7 +18,7 @@ import torch
 
 from .checkpoint import Checkpoint, Shelf, check_base, load_adapter, open_checkpoint
 from .config import DecodeConfig, SamplingParams
-from .engine import Engine, Event, FinishedEvent, Handle, Request, Result
+from .engine import MAX_ROWS, Engine, Event, FinishedEvent, Handle, Request, Result
 from .errors import ConfigError, PromptError, TensorMismatchError
 from .model import Adapter, Transformer
 from .text import ChatTemplate, Tokenizer, encode_chat
@@ -43,13 +43,14 @@ class LM:
         name: str = "",
         dtype: str = "float32",
         load_seconds: float = 0.0,
+        max_rows: int = MAX_ROWS,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
         self.dtype = dtype
         self.load_seconds = load_seconds
-        self.engine = Engine(model, tokenizer)
+        self.engine = Engine(model, tokenizer, max_rows=max_rows)
         self._template = ChatTemplate.of(tokenizer)
 
     def encode(self, prompt: Prompt, *, system: str | None = None) -> list[int]:
@@ -117,14 +118,16 @@ def load(
     *,
     adapter: Literal["auto"] | str | Path | None = "auto",
     dtype: DTypeName = "auto",
+    max_rows: int = MAX_ROWS,
     progress: bool = True,
 ) -> LM:
     """Load a model for generation.
 
     `model`: a shelf name (fetched if need be), a folder, a GGUF file or a hub id. `adapter`: a file, None, or "auto":
     the one in the package that was made for these weights, if there is one. `dtype`: how products are computed; "auto"
-    takes int8 where the CPU has fast integer products, else float32. Raises NotFoundError, DownloadError or a
-    CheckpointError; AdapterMismatchError if a named adapter was made for other weights.
+    takes int8 where the CPU has fast integer products, else float32. `max_rows`: row budget of a decoding pass.
+    Raises NotFoundError, DownloadError or a CheckpointError; AdapterMismatchError if a named adapter was made for other
+    weights.
     """
     started = time.perf_counter()
     chosen = choose_dtype(dtype)
@@ -137,7 +140,8 @@ def load(
     network.requires_grad_(False)
     tokenizer = checkpoint.tokenizer()
     name = str(chosen).removeprefix("torch.")
-    return LM(network, tokenizer, name=checkpoint.name, dtype=name, load_seconds=time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return LM(network, tokenizer, name=checkpoint.name, dtype=name, load_seconds=seconds, max_rows=max_rows)
 
 
 def choose_dtype(name: str) -> torch.dtype:

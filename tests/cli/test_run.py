@@ -122,3 +122,10 @@ def test_bad_prompt_files(run, tmp_path, content, message):
 def test_bench_refuses_unknown_modes(run):
     assert run("bench", "--modes", "ar,magic")[0] == 2
     assert run("bench", "--modes", "ar,ar")[0] == 2
+
+
+def test_the_row_budget_of_the_commands_is_the_engines() -> None:
+    from trifolium.cli import options
+    from trifolium.engine import MAX_ROWS
+
+    assert options.ROWS == MAX_ROWS

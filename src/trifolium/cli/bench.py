@@ -33,6 +33,7 @@ def bench(
     adapter: o.Adapter = "auto",
     drafts: o.Drafts = "both",
     block_size: o.BlockSize = None,
+    rows: o.RowBudget = o.ROWS,
     threshold: o.Threshold = 0.9,
     dtype: o.DType = "auto",
     as_json: o.AsJson = False,
@@ -47,7 +48,7 @@ def bench(
     settings = {"drafts": drafts, "block_size": block_size, "threshold": threshold, "max_tokens": max_tokens}
     split_options(settings)
     conversations = speed.read_prompts(prompts)[:limit]
-    lm = o.load_model(model, adapter, dtype)
+    lm = o.load_model(model, adapter, dtype, rows)
     chosen = _modes(modes, lm)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -61,6 +62,7 @@ def bench(
         adapter=None if lm.model.adapter is None else lm.model.adapter.config.base_name,
         prompts=len(conversations),
         max_tokens=max_tokens,
+        rows=rows,
     )
     if as_json:
         print(json.dumps(report, indent=2))

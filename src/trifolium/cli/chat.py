@@ -25,6 +25,7 @@ def chat(
     mode: o.Mode = "verified",
     drafts: o.Drafts = "both",
     block_size: o.BlockSize = None,
+    rows: o.RowBudget = o.ROWS,
     threshold: o.Threshold = 0.9,
     max_tokens: o.MaxTokens = 512,
     temperature: o.Temperature = 0.0,
@@ -50,7 +51,7 @@ def chat(
     split_options(settings)
     console = Console(highlight=False)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    lm = o.load_model(model, adapter, dtype, say=console.print if terminal else None)
+    lm = o.load_model(model, adapter, dtype, rows, say=console.print if terminal else None)
     conversation = Conversation(lm, settings, console, system=system, terminal=terminal)
     history = history_file(os.environ) if terminal else None
     _read_history(history)

@@ -21,6 +21,12 @@ DType = Annotated[str, typer.Option("--dtype", help="How products are computed: 
 Mode = Annotated[str, typer.Option(help="verified (equal to ar, in fewer passes), diffusion, or ar.")]
 Drafts = Annotated[str, typer.Option(help="Where verified's drafts come from: preview, ngram, both or none.")]
 BlockSize = Annotated[int | None, typer.Option(help="Positions previewed or filled together. [default: the adapter's]")]
+RowBudget = Annotated[
+    int,
+    typer.Option(
+        "--rows", min=1, help="Row budget of a pass: more rows verify more drafts, fewer make cheaper passes."
+    ),
+]
 Policy = Annotated[str, typer.Option(help="What diffusion accepts in a pass: threshold, entropy or top_n.")]
 Threshold = Annotated[float, typer.Option(help="Least confidence that diffusion's threshold policy accepts.")]
 Remask = Annotated[bool, typer.Option(help="Let diffusion mask again what the fuller block no longer supports.")]
@@ -40,9 +46,13 @@ Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 DEFAULT = DEFAULT_MODEL
+ROWS = 96
+"""engine.MAX_ROWS, which costs an import of torch to look up; a test holds the two together."""
 
 
-def load_model(model: str, adapter: str, dtype: str, *, say: Callable[[str], None] | None = None) -> LM:
+def load_model(
+    model: str, adapter: str, dtype: str, rows: int = ROWS, *, say: Callable[[str], None] | None = None
+) -> LM:
     """Load for a command; `say` is told what happens, since the first load may take a while."""
     from ..api import choose_dtype, load
 
@@ -50,7 +60,8 @@ def load_model(model: str, adapter: str, dtype: str, *, say: Callable[[str], Non
     if say is not None:
         say(f"loading {model} ...")
     chosen: Any = dtype
-    return load(model, adapter=None if adapter == "none" else adapter, dtype=chosen, progress=sys.stderr.isatty())
+    named = None if adapter == "none" else adapter
+    return load(model, adapter=named, dtype=chosen, max_rows=rows, progress=sys.stderr.isatty())
 
 
 def note(text: str) -> None:
