@@ -36,14 +36,17 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128, help="longest answer")
     parser.add_argument("--threshold", type=float, default=0.9, help="of diffusion")
     parser.add_argument("--adapter", default="auto")
+    parser.add_argument("--runs", help="only these, as dtype:drafts with commas, e.g. int8:preview,float32:preview")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     options = parser.parse_args()
     prompts = read_prompts(None)[: options.limit]
+    wanted = options.runs.split(",") if options.runs else [f"{dtype}:{drafts}" for dtype, drafts, _ in RUNS]
+    runs = [run for run in RUNS if f"{run[0]}:{run[1]}" in wanted]
     rows: list[dict[str, Any]] = []
     with Progress(console=Console(stderr=True)) as progress:
-        total = len(prompts) * sum(len(modes) for _, _, modes in RUNS)
+        total = len(prompts) * sum(len(modes) for _, _, modes in runs)
         task = progress.add_task("measuring", total=total)
-        for dtype, drafts, modes in RUNS:
+        for dtype, drafts, modes in runs:
             adapter = options.adapter if options.adapter == "auto" else Path(options.adapter)
             lm = trifolium.load(dtype=dtype, adapter=adapter)
             totals = compare(

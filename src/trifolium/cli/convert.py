@@ -32,7 +32,7 @@ def convert(
     ),
     steps: int = typer.Option(1000, min=1, help="Optimiser steps to write into the recipe."),
     rank: int = typer.Option(48, min=1, help="Rank of the low-rank deltas."),
-    block_size: int = typer.Option(6, min=1, help="Block size that decoding takes by default."),
+    block_size: int = typer.Option(4, min=1, help="Block size that decoding takes by default."),
 ) -> None:
     """Make an adapter for an AR checkpoint: it changes nothing yet, and `trifolium train` teaches it to draft.
 

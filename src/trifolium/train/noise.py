@@ -26,7 +26,7 @@ class NoiseConfig(Frozen):
     decoding does after its first passes), the rest mask each row with a ratio drawn per block.
     """
 
-    block_sizes: dict[int, float] = Field({4: 0.5, 6: 0.3, 8: 0.15, 16: 0.05}, min_length=1)
+    block_sizes: dict[int, float] = Field({4: 0.8, 8: 0.15, 16: 0.05}, min_length=1)
     full: float = 0.75
     prefix: float = 0.15
 

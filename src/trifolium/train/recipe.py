@@ -35,7 +35,7 @@ class Recipe(Frozen):
     alpha: float = Field(48.0, gt=0)
     chain_size: int = Field(1024, ge=0)
     max_block: int = Field(32, gt=0)
-    block_size: int = Field(6, gt=0)
+    block_size: int = Field(4, gt=0)
     noise: NoiseConfig = NoiseConfig()
 
     steps: int = Field(1000, gt=0)
@@ -47,7 +47,7 @@ class Recipe(Frozen):
     decay: float = Field(0.3, ge=0, le=1)
     weight_decay: float = Field(0.01, ge=0)
     clip: float = Field(1.0, gt=0)
-    depth_decay: float = Field(0.9, gt=0, le=1)
+    depth_decay: float = Field(0.8, gt=0, le=1)
     plain_weight: float = Field(0.5, ge=0)
     shortlist: int = Field(8192, gt=0)
     negatives: int = Field(1024, ge=0)
