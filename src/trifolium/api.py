@@ -59,6 +59,8 @@ class LM:
             if not prompt.strip():
                 raise PromptError("the prompt is empty")
             prompt = [{"role": "user", "content": prompt}]
+        if not isinstance(prompt, Sequence):
+            raise PromptError("a prompt is a text, a list of messages, or a list of token ids")
         if all(isinstance(token, int) for token in prompt):
             return list(cast(Sequence[int], prompt))
         messages = list(cast(Messages, prompt))
@@ -104,7 +106,12 @@ class LM:
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[SamplingParams, DecodeConfig]:
-    """Sort options into the two configs. Raises ConfigError that names unknown ones and lists the known."""
+    """Sort options into the two configs; `stop` may be one string.
+
+    Raises ConfigError that names unknown options and lists the known.
+    """
+    if isinstance(options.get("stop"), str):
+        options = {**options, "stop": (options["stop"],)}
     sampling = {key: value for key, value in options.items() if key in SamplingParams.model_fields}
     decode = {key: value for key, value in options.items() if key in DecodeConfig.model_fields}
     if unknown := sorted(options.keys() - sampling.keys() - decode.keys()):

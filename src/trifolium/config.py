@@ -25,8 +25,9 @@ class Frozen(BaseModel):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             faults = [f"{'.'.join(map(str, e['loc'])) or 'value'}: {e['msg']}" for e in error.errors()]
-            known = ", ".join(cls.model_fields)
-            raise ConfigError(f"{what}: " + "; ".join(faults) + f" (known keys: {known})") from None
+            unknown = any(e["type"] == "extra_forbidden" for e in error.errors())
+            known = f" (known keys: {', '.join(cls.model_fields)})" if unknown else ""
+            raise ConfigError(f"{what}: " + "; ".join(faults) + known) from None
 
 
 class RopeConfig(Frozen):

@@ -44,6 +44,10 @@ def convert(
     from ..train.recipe import Recipe
 
     recipe_path = out / "recipe.toml"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"can't make the folder {out}: {error.strerror}") from None
     if recipe_path.exists():
         raise UsageError(f"{recipe_path} exists already; name another --out, or train it as it is")
     recipe = Recipe(base=base, data=(data,), out=".", steps=steps, rank=rank, alpha=rank, block_size=block_size)

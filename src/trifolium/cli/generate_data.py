@@ -46,9 +46,11 @@ def generate_data(
             raise ConfigError(f"{openings} holds no openings")
         values["openings"] = lines
     config = GenerationConfig.parse(values, "options")
+    _check_writable(out)
     lm = load(model, dtype=dtype)  # type: ignore[arg-type]  # checked by load
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("writing", total=count)
 
         def on_line(written: Written) -> None:
@@ -56,3 +58,15 @@ def generate_data(
 
         added = run(lm, config, out, on_line=on_line)
     typer.echo(f"{added} conversations added to {out}")
+
+
+def _check_writable(path: Path) -> None:
+    """Fail before the model is loaded, not after."""
+    from ..errors import UsageError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise UsageError(f"can't write {path}: {error.strerror}") from None

@@ -96,7 +96,7 @@ def run(
 def read_prompt(prompt: str | None) -> str:
     """The prompt, from standard input where it is `-` or nothing. Raises PromptError if there is none."""
     if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
-        prompt = sys.stdin.read()
+        prompt = sys.stdin.read().removesuffix("\n")
     if prompt is None or not prompt.strip():
         raise PromptError('the prompt is empty: give it in quotes, as in trifolium run "What is a prime number?"')
     return prompt

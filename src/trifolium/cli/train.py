@@ -42,7 +42,8 @@ def train(
     from ..train.loop import Progress as Step
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=as_json) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=as_json or not console.is_terminal) as bar:
         task = bar.add_task("loading", total=None)
 
         def on_step(step: Step) -> None:

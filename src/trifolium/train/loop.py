@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..errors import TrainingError
 from ..model.transformer import Transformer
 from .checkpointing import load_training, save_training
 from .data import BatchPlan, Conversation
@@ -68,7 +69,10 @@ def train_adapter(
     totals: dict[str, Any] = {"step": 0, "seconds": 0.0, "rows": 0, "answer_tokens": 0}
     if (out / CHECKPOINT).exists():
         totals = load_training(out / CHECKPOINT, adapter, optimizer, "step")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrainingError(f"can't make the folder {out}: {error.strerror}") from None
     last_save = time.monotonic()
     record: dict[str, Any] = {}
     end = min(recipe.steps, stop_at or recipe.steps)
@@ -93,10 +97,17 @@ def train_adapter(
         if (step + 1) % recipe.evaluate_every == 0 or step + 1 == end:
             quality = draft_quality(model, held_out, shortlist.frequent, block_size=recipe.block_size, limit=24)
             record["held_out"] = asdict(quality)
-        with (out / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        _append(out / METRICS, record)
         on_step(Progress(step + 1, recipe.steps, record))
         if time.monotonic() - last_save > recipe.save_minutes * 60 or step + 1 == end:
             save_training(out / CHECKPOINT, adapter, optimizer, totals)
             last_save = time.monotonic()
     return record
+
+
+def _append(path: Path, record: dict[str, Any]) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+    except OSError as error:
+        raise TrainingError(f"can't write {path}: {error.strerror}; the last checkpoint is intact") from None
