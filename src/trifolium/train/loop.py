@@ -53,7 +53,8 @@ def train_adapter(
 ) -> dict[str, Any]:
     """Train the model's adapter in place; returns the last metrics. Continues from `out` if a checkpoint is there.
 
-    Metrics go to `out`/metrics.jsonl, a line a step. `stop_at` ends early (after a checkpoint) at that step.
+    Metrics go to `out`/metrics.jsonl, a line a step; drafts are measured if there are `held_out` conversations.
+    `stop_at` ends early (after a checkpoint) at that step.
     """
     adapter = model.adapter
     assert adapter is not None
@@ -94,7 +95,7 @@ def train_adapter(
             **totals, "loss": stats.chain_loss or stats.plain_loss, "plain_loss": stats.plain_loss, "lr": rate,
             "grad_norm": norm, "step_seconds": seconds, "gflops": stats.flops / seconds / 1e9,
         }  # fmt: skip
-        if (step + 1) % recipe.evaluate_every == 0 or step + 1 == end:
+        if held_out and ((step + 1) % recipe.evaluate_every == 0 or step + 1 == end):
             quality = draft_quality(model, held_out, shortlist.frequent, block_size=recipe.block_size, limit=24)
             record["held_out"] = asdict(quality)
         _append(out / METRICS, record)
