@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import transformers
 
+import random_models
 from trifolium.checkpoint.names import expected_shapes, split, targets
 from trifolium.config import ModelConfig
 
@@ -18,23 +19,8 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 
 
 def tiny_config(family: str = "llama", **changes: Any) -> ModelConfig:
-    """V 97, D 48, F 80, H 6, K 2, d 10: the product of heads and head size is none of the others either."""
-    values: dict[str, Any] = {
-        "family": family,
-        "vocab_size": 97,
-        "hidden_size": 48,
-        "intermediate_size": 80,
-        "num_layers": 3,
-        "num_heads": 6,
-        "num_kv_heads": 2,
-        "head_dim": 10,
-        "rms_norm_eps": 1e-5,
-        "tie_embeddings": family == "qwen3",
-        "qkv_bias": family == "qwen2",
-        "qk_norm": family == "qwen3",
-        "max_positions": 512,
-    }
-    return ModelConfig.parse({**values, **changes}, "test")
+    """The sizes of random_models with d 10, where H * d and K * d are none of the others either; qwen3 is tied."""
+    return random_models.tiny_config(family, **{"head_dim": 10, "tie_embeddings": family == "qwen3", **changes})
 
 
 def all_options() -> list[ModelConfig]:

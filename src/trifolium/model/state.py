@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config import ModelConfig
-
-KV_GRID = 64
-"""Capacity grows in whole grid cells; it is also the grid on which exact attention cuts its context."""
+from ..ops.attention import whole_cells
 
 
 @dataclass
@@ -33,8 +31,7 @@ class AttentionState:
         have = self.keys.shape[1]
         if capacity <= have:
             return
-        size = max(capacity, have + have // 2)
-        size += -size % KV_GRID
+        size = whole_cells(max(capacity, have + have // 2))  # exact attention reads whole cells of its grid
         for name in ("keys", "values"):
             old = getattr(self, name)
             new = old.new_zeros(old.shape[0], size, old.shape[2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -133,10 +132,3 @@ def _save(path: Path, adapter: Adapter) -> None:
         save_adapter(path, adapter.config, dict(adapter.named_parameters()))
     except OSError as error:
         raise TrainingError(f"can't write {path}: {os.strerror(error.errno or 0)}") from None
-
-
-def last_record(folder: Path) -> dict[str, Any]:
-    """The newest metrics of a run."""
-    lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
-    record: dict[str, Any] = json.loads(lines[-1])
-    return record

@@ -25,17 +25,8 @@ def plot_metrics(metrics: Path, picture: Path) -> None:
     left.plot(seen, [r["loss"] for r in records], color="#1d6fa5", lw=0.8, label="with the chain")
     left.set(xlabel="noisy rows scored, thousands", ylabel="cross-entropy", title="Training loss")
     left.legend(frameon=False)
-    right.plot(
-        [x for x, _ in held], [1 + h["accepted"] for _, h in held], "o-", ms=3, color="#1d6fa5", label="with the chain"
-    )
-    right.plot(
-        [x for x, _ in held],
-        [1 + h["accepted_plain"] for _, h in held],
-        "o-",
-        ms=3,
-        color="#9aa5b1",
-        label="rows alone",
-    )
+    for key, colour, label in (("accepted", "#1d6fa5", "with the chain"), ("accepted_plain", "#9aa5b1", "rows alone")):
+        right.plot([x for x, _ in held], [1 + h[key] for _, h in held], "o-", ms=3, color=colour, label=label)
     right.set(xlabel="noisy rows scored, thousands", ylabel="1 + accepted prefix", title="Held-out drafts")
     right.legend(frameon=False)
     for axis in (left, right):

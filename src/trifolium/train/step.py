@@ -18,7 +18,7 @@ from .recipe import Recipe
 
 @dataclass
 class StepStats:
-    """Sums over a step: losses are means per weighted row; `correct` and `rows` by depth in the block."""
+    """Sums over a step; losses are means per weighted row, `rows` are those scored."""
 
     plain_loss: float
     chain_loss: float
