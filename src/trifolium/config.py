@@ -1,6 +1,7 @@
 """Frozen configurations. An unknown key is an error that names the known ones.
 
-Shapes in docstrings: D hidden size, F feed-forward size, H query heads, K key/value heads, d head size, V vocabulary.
+Shapes in docstrings: D hidden size, F feed-forward size, H query heads, K key/value heads, d head size, V vocabulary,
+E experts.
 """
 
 from __future__ import annotations
@@ -52,13 +53,81 @@ class RopeConfig(Frozen):
     rotary_dim: int | None = Field(None, gt=0)
 
 
+class DeltaNetConfig(Frozen):
+    """Sizes of the gated delta-net mixers: key heads serve `value_heads / key_heads` value heads each.
+
+    `conv_width` is the number of taps of the causal depthwise convolution over q, k and v.
+    """
+
+    key_heads: int = Field(gt=0)
+    value_heads: int = Field(gt=0)
+    key_dim: int = Field(gt=0)
+    value_dim: int = Field(gt=0)
+    conv_width: int = Field(4, gt=1, le=16)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.value_heads % self.key_heads:
+            raise ValueError(f"value_heads {self.value_heads} is not a multiple of key_heads {self.key_heads}")
+        return self
+
+    @property
+    def key_size(self) -> int:
+        """Width of all key heads."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def value_size(self) -> int:
+        """Width of all value heads."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def conv_size(self) -> int:
+        """Channels of the convolution: q | k | v."""
+        return 2 * self.key_size + self.value_size
+
+
+class ExpertsConfig(Frozen):
+    """Sizes of the mixture-of-experts feed-forwards. `shared_size` 0: no shared expert.
+
+    `renormalise`: whether the chosen experts' weights are scaled to sum to one.
+    """
+
+    count: int = Field(gt=0)
+    top_k: int = Field(gt=0)
+    size: int = Field(gt=0)
+    shared_size: int = Field(0, ge=0)
+    renormalise: bool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.top_k > self.count:
+            raise ValueError(f"top_k {self.top_k} of only {self.count} experts")
+        return self
+
+
+class PreviewConfig(Frozen):
+    """How a checkpoint that is a diffusion model by itself (clover_moe) previews.
+
+    `mask_token`: the token whose embedding stands for a mask. `block_size`: positions of a block by default.
+    `coreset_top_p`: router mass of the experts that the preview rows of one request may use.
+    """
+
+    mask_token: int = Field(ge=0)
+    block_size: int = Field(32, gt=0)
+    coreset_top_p: float = Field(1.0, gt=0, le=1)
+    prediction_offset: Literal[0, 1] = 1
+
+
 class ModelConfig(Frozen):
     """One decoder-only transformer: what every layer is made of, and its sizes.
 
-    `mixers` and `feed_forwards` name one kind per layer, so hybrids need no other config.
+    `mixers` and `feed_forwards` name one kind per layer, so hybrids need no other config. `delta_net` and `experts` are
+    there if any layer needs them. `output_gate`: attention outputs are multiplied by a sigmoid gate of the query
+    product. `norm_offset`: norms of vectors scale by offset + weight (Qwen3.5 stores weight - 1).
     """
 
-    family: Literal["llama", "qwen2", "qwen3"]
+    family: Literal["llama", "qwen2", "qwen3", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "clover_moe"]
     vocab_size: int = Field(gt=0)
     hidden_size: int = Field(gt=0)
     intermediate_size: int = Field(gt=0)
@@ -72,10 +141,15 @@ class ModelConfig(Frozen):
     out_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    output_gate: bool = False
+    norm_offset: Literal[0, 1] = 0
+    delta_net: DeltaNetConfig | None = None
+    experts: ExpertsConfig | None = None
     rope: RopeConfig = RopeConfig.model_construct()
     max_positions: int = Field(gt=0)
-    mixers: tuple[Literal["attention"], ...] = ()
-    feed_forwards: tuple[Literal["dense"], ...] = ()
+    mixers: tuple[Literal["attention", "delta_net"], ...] = ()
+    feed_forwards: tuple[Literal["dense", "experts"], ...] = ()
+    preview: PreviewConfig | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -92,6 +166,10 @@ class ModelConfig(Frozen):
             raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
         if len(self.mixers) != self.num_layers or len(self.feed_forwards) != self.num_layers:
             raise ValueError("mixers and feed_forwards must name one kind for each layer")
+        if "delta_net" in self.mixers and self.delta_net is None:
+            raise ValueError("delta-net layers need their sizes (delta_net)")
+        if "experts" in self.feed_forwards and self.experts is None:
+            raise ValueError("mixtures of experts need their sizes (experts)")
         return self
 
     @property
@@ -108,18 +186,22 @@ class ModelConfig(Frozen):
 class AdapterConfig(Frozen):
     """What conversion adds to an AR base. All of it acts on preview rows only ("gated"): commit rows stay the base.
 
-    `base_fingerprint` ties the adapter to the weights it was trained on (see checkpoint.fingerprint).
+    `base_fingerprint` ties the adapter to the weights it was trained on (see checkpoint.fingerprint). `rank` 0: no
+    low-rank deltas. `coreset_top_p`: see PreviewConfig. `delta_preview`: how delta-net layers preview; "causal" runs
+    the commit's recurrence over the block, and is there for comparison.
     """
 
     format: Literal[1] = 1
     base_name: str
     base_fingerprint: str
-    rank: int = Field(64, gt=0)
+    rank: int = Field(64, ge=0)
     alpha: float = Field(64.0, gt=0)
     max_block: int = Field(32, gt=0)
     chain_size: int = Field(768, ge=0)
     prediction_offset: Literal[0, 1] = 1
     block_size: int = Field(8, gt=0)
+    coreset_top_p: float = Field(1.0, gt=0, le=1)
+    delta_preview: Literal["softmax", "causal"] = "softmax"
     vocab_size: int = Field(gt=0)
     hidden_size: int = Field(gt=0)
     num_layers: int = Field(gt=0)
