@@ -131,8 +131,9 @@ def load(
     """Load a model for generation.
 
     `model`: a shelf name (fetched if need be), a folder, a GGUF file or a hub id. `adapter`: a file, None, or "auto":
-    the one in the package that was made for these weights, if there is one. `dtype`: how products are computed; "auto"
-    takes int8 where the CPU has fast integer products, else float32. `max_rows`: row budget of a decoding pass.
+    the one in the package that was made for these weights, or the checkpoint's own preview parameters, if it has any.
+    `dtype`: how products are computed; "auto" takes int8 where the CPU has fast integer products, else float32.
+    `max_rows`: row budget of a decoding pass.
     Raises NotFoundError, DownloadError or a CheckpointError; AdapterMismatchError if a named adapter was made for other
     weights.
     """
@@ -143,6 +144,8 @@ def load(
     network = Transformer(checkpoint.config)
     if path is not None:
         network.adapter = read_adapter(Path(path), checkpoint)
+    elif adapter is not None and checkpoint.config.preview is not None:
+        network.adapter = native_adapter(checkpoint)
     network.fill(checkpoint.tensors(torch.float32), chosen)
     network.requires_grad_(False)
     tokenizer = checkpoint.tokenizer()
@@ -183,4 +186,11 @@ def read_adapter(path: Path, checkpoint: Checkpoint) -> Adapter:
         faults = sorted(wanted.items() ^ given.items())
         raise TensorMismatchError(f"{path}: tensors that are missing, unexpected or mis-shaped: {faults[:8]}")
     adapter.load_state_dict(tensors)
+    return adapter
+
+
+def native_adapter(checkpoint: Checkpoint) -> Adapter:
+    """The preview parameters of a checkpoint that is a diffusion model by itself (clover_moe)."""
+    adapter = Adapter.native(checkpoint.config, checkpoint.name)
+    adapter.load_state_dict(checkpoint.preview_tensors(torch.float32))
     return adapter

@@ -187,8 +187,9 @@ class AdapterConfig(Frozen):
     """What conversion adds to an AR base. All of it acts on preview rows only ("gated"): commit rows stay the base.
 
     `base_fingerprint` ties the adapter to the weights it was trained on (see checkpoint.fingerprint). `rank` 0: no
-    low-rank deltas. `coreset_top_p`: see PreviewConfig. `delta_preview`: how delta-net layers preview; "causal" runs
-    the commit's recurrence over the block, and is there for comparison.
+    low-rank deltas; `max_block` 0: no position-in-block embeddings; `mask_token`: the token whose embedding stands for
+    a mask, where it has none of its own. `coreset_top_p`: see PreviewConfig. `delta_preview`: how delta-net layers
+    preview; "causal" runs the commit's recurrence over the block, and is there for comparison.
     """
 
     format: Literal[1] = 1
@@ -196,8 +197,9 @@ class AdapterConfig(Frozen):
     base_fingerprint: str
     rank: int = Field(64, ge=0)
     alpha: float = Field(64.0, gt=0)
-    max_block: int = Field(32, gt=0)
+    max_block: int = Field(32, ge=0)
     chain_size: int = Field(768, ge=0)
+    mask_token: int | None = Field(None, ge=0)
     prediction_offset: Literal[0, 1] = 1
     block_size: int = Field(8, gt=0)
     coreset_top_p: float = Field(1.0, gt=0, le=1)

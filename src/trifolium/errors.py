@@ -12,6 +12,7 @@
     │   ├── UnsupportedModelError  an architecture or feature that is not implemented
     │   └── AdapterMismatchError   an adapter that was made for another base model
     ├── DownloadError          every source of a model failed; lists what each one said
+    ├── NumericalError         NaN or infinity turned up while a model ran; names the layer
     └── TrainingError          training can't go on; the last checkpoint is intact
 
 The command line turns any of them into one clear line and exit code 2; anything else is a bug and shows a traceback.
@@ -26,6 +27,7 @@ __all__ = [
     "CorruptFileError",
     "DownloadError",
     "NotFoundError",
+    "NumericalError",
     "PromptError",
     "TemplateError",
     "TensorMismatchError",
@@ -82,6 +84,10 @@ class AdapterMismatchError(CheckpointError):
 
 class DownloadError(TrifoliumError):
     """Every source of a model failed; the message lists what each one said."""
+
+
+class NumericalError(TrifoliumError):
+    """NaN or infinity turned up while a model ran; the message names the layer."""
 
 
 class TrainingError(TrifoliumError):

@@ -242,6 +242,7 @@ def test_the_result_counts_what_was_done(models, prompts):
     assert set(result.as_dict()) == {
         *("text", "token_ids", "prompt_tokens", "tokens", "passes", "tokens_per_pass", "seconds"),
         *("tokens_per_second", "prompt_passes", "prompt_seconds", "load_seconds", "accepted_by", "finish_reason"),
+        "experts_per_pass",
         *("mode", "drafts", "model"),
     }
     assert set(result.accepted_by) == {"preview", "ngram"}

@@ -102,9 +102,11 @@ def test_inputs_of_preview_rows() -> None:
     last = adapter.config.max_block - 1
     tokens = torch.tensor([4, MASK, 0, MASK, MASK])
     index = torch.tensor([0, 1, last, last + 1, 1000])
-    embedded = vectors(5)
-    x = adapter.embed(tokens, embedded, index)
+    embedding = torch.nn.Embedding(9, D)
+    embedded = embedding.weight[tokens]
+    x = adapter.embed(tokens, index, embedding)
     places = adapter.block_position
+    assert places is not None
     assert torch.equal(x[0], embedded[0] + places[0])
     assert torch.equal(x[1], adapter.mask_embedding + places[1])
     assert torch.equal(x[2], embedded[2] + places[last])

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from random_models import with_threads
-from trifolium.model.feedforward import swiglu, swiglu_exact
+from trifolium.ops.pointwise import swiglu, swiglu_exact
 
 
 def test_both_forms_are_silu_times_up() -> None:

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from random_models import random_model, random_tokens, tiny_config
 from trifolium.config import ModelConfig
-from trifolium.model import MASK, RequestRows, Rows, Transformer
+from trifolium.model import MASK, Blocks, RequestRows, Rows, Transformer
 
-Blocks = list[tuple[int, list[int]]]
+Canvases = list[tuple[int, list[int]]]
 
 CONFIGS = {
     "llama": tiny_config("llama", qkv_bias=True, out_bias=True, mlp_bias=True),
     "qwen2": tiny_config("qwen2", tie_embeddings=True, num_heads=4, num_kv_heads=1, head_dim=10),
     "qwen3": tiny_config("qwen3"),
 }
-BLOCKS: Blocks = [
+BLOCKS: Canvases = [
     (1, [MASK, MASK, 5, MASK]),
     (3, [MASK]),
     (4, [8, MASK, MASK, MASK, MASK, MASK, MASK, MASK, MASK, 2]),  # longer than the adapter's max_block
@@ -35,7 +35,7 @@ def model(request: pytest.FixtureRequest) -> Transformer:
     return random_model(CONFIGS[request.param])
 
 
-def fused(model: Transformer, length: int, commit: Sequence[int], blocks: Blocks, others: int = 0) -> list[Tensor]:
+def fused(model: Transformer, length: int, commit: Sequence[int], blocks: Canvases, others: int = 0) -> list[Tensor]:
     """Hidden vectors of each block, previewed in one pass with commit rows over `length` committed tokens."""
     requests = [request(model, length, commit, blocks)]
     requests += [request(model, 11 + i, [1, 2], [(2, [MASK] * 3), (1, [MASK])]) for i in range(others)]
@@ -44,7 +44,7 @@ def fused(model: Transformer, length: int, commit: Sequence[int], blocks: Blocks
     return [hidden[b.start : b.start + b.count] for b in rows.segments[0].branches]
 
 
-def request(model: Transformer, length: int, commit: Sequence[int], blocks: Blocks) -> RequestRows:
+def request(model: Transformer, length: int, commit: Sequence[int], blocks: Canvases) -> RequestRows:
     state = model.new_state()
     if length:
         model.rows(Rows.build([RequestRows(state, random_tokens(model.config, length))], prefill=True))
@@ -65,7 +65,8 @@ def streamed(model: Transformer, length: int, commit: Sequence[int], block: tupl
     cells, m = tokens.shape[1], len(canvas)
     visible = torch.cat((torch.arange(cells) < context, torch.ones(m, dtype=torch.bool))).expand(1, 1, m, -1)
     positions, index = context + torch.arange(m)[None], torch.arange(m)[None]
-    return model.preview_stream(torch.tensor([canvas]), positions, index, contexts, visible)[0]
+    blocks = Blocks(torch.tensor([[context - 1]]), torch.tensor([canvas]), positions, index, visible, m)
+    return model.preview_stream(blocks, contexts)[0]
 
 
 @pytest.mark.parametrize("length", [0, 3, 61, 64, 130])
@@ -89,7 +90,8 @@ def test_all_blocks_of_a_stream_at_once(model: Transformer) -> None:
     additive = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
     expected = torch.cat(fused(model, 20, commit, BLOCKS))
     for mask in (visible, additive):
-        got = model.preview_stream(canvas, starts + index, index, contexts, mask)[0]
+        blocks = Blocks(starts[None] - 1, canvas, starts + index, index, mask, 1)
+        got = model.preview_stream(blocks, contexts)[0]
         assert torch.allclose(got, expected, rtol=1e-4, atol=2e-5)
 
 
@@ -137,7 +139,7 @@ def test_alone_or_among_other_branches(model: Transformer) -> None:
 
 def test_previews_without_commit_rows(model: Transformer) -> None:
     """A canvas can be refined over what is committed already: n = 0."""
-    blocks: Blocks = [(0, [MASK, 6, MASK])]
+    blocks: Canvases = [(0, [MASK, 6, MASK])]
     expected = fused(model, 12, random_tokens(model.config, 12)[:1], [(0, [MASK, 6, MASK])])[0]
     assert torch.allclose(fused(model, 12, [], blocks)[0], expected, rtol=1e-4, atol=2e-5)
     assert torch.allclose(fused(model, 12, [], blocks, others=1)[0], expected, rtol=1e-4, atol=2e-5)

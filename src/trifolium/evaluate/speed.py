@@ -61,6 +61,7 @@ class Totals:
             "prompt_seconds": self.seconds("prompt_seconds"),
             "load_seconds": first.load_seconds,
             "accepted_by": dict(accepted),
+            "experts_per_pass": sum(r.experts_per_pass * r.passes for r in self.results) / passes,
             "finish_reason": dict(Counter(result.finish_reason for result in self.results)),
             "mode": first.mode,
             "drafts": first.drafts,

@@ -6,29 +6,59 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import AdapterConfig, ModelConfig
-from .feedforward import swiglu
+from ..config import AdapterConfig, DeltaNetConfig, ModelConfig
+from ..ops.pointwise import swiglu
+from ..ops.preview import initial_preview
 from .linear import LowRank
 from .norm import rms_normalise
 
 
-class LayerDeltas(nn.Module):
-    """Low-rank deltas of one attention layer's four products."""
+class PreviewParameters(nn.Module):
+    """What a delta-net layer needs to preview (ops.preview): right taps [C, W - 1], and three numbers a value head."""
 
-    def __init__(self, config: ModelConfig, rank: int, scale: float) -> None:
+    def __init__(self, sizes: DeltaNetConfig) -> None:
         super().__init__()
-        d, f = config.hidden_size, config.intermediate_size
-        self.qkv = LowRank(d, config.q_size + 2 * config.kv_size, rank, scale)
-        self.out = LowRank(config.q_size, d, rank, scale)
-        self.gate_up = LowRank(d, 2 * f, rank, scale)
-        self.down = LowRank(f, d, rank, scale)
+        fresh = initial_preview(sizes.value_heads, sizes.conv_size, sizes.conv_width)
+        self.right = nn.Parameter(fresh["right"])
+        self.logit_scale = nn.Parameter(fresh["logit_scale"])
+        self.history_bias = nn.Parameter(fresh["history_bias"])
+        self.history_c = nn.Parameter(fresh["history_c"])
 
 
-def low_ranks(
-    deltas: LayerDeltas | None,
-) -> tuple[LowRank | None, LowRank | None, LowRank | None, LowRank | None]:
-    """(qkv, out, gate_up, down), all None without deltas."""
-    return (None,) * 4 if deltas is None else (deltas.qkv, deltas.out, deltas.gate_up, deltas.down)
+class LayerDeltas(nn.Module):
+    """What one layer's preview rows add: low-rank deltas of its four products, and a delta-net's own parameters.
+
+    `qkv` acts on the mixer's input product, whatever the mixer; `gate_up` and `down` on the dense feed-forward or on
+    the shared expert. Without a rank there are none. `causal`: see AdapterConfig.delta_preview.
+    """
+
+    def __init__(self, adapter: AdapterConfig, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.causal = adapter.delta_preview == "causal"
+        self.coreset_top_p = adapter.coreset_top_p
+        self.preview: PreviewParameters | None = None
+        d = config.hidden_size
+        if config.mixers[layer] == "delta_net":
+            assert config.delta_net is not None
+            sizes = config.delta_net
+            mixed, projected = sizes.value_size, sizes.conv_size + sizes.value_size + 2 * sizes.value_heads
+            self.preview = PreviewParameters(sizes)
+        else:
+            mixed = config.q_size
+            projected = config.q_size * (2 if config.output_gate else 1) + 2 * config.kv_size
+        f = config.intermediate_size
+        if config.feed_forwards[layer] == "experts":
+            assert config.experts is not None
+            f = config.experts.shared_size
+
+        def low_rank(inputs: int, outputs: int) -> LowRank | None:
+            scale = adapter.alpha / max(adapter.rank, 1)
+            return LowRank(inputs, outputs, adapter.rank, scale) if adapter.rank and inputs and outputs else None
+
+        self.qkv = low_rank(d, projected)
+        self.out = low_rank(mixed, d)
+        self.gate_up = low_rank(d, 2 * f)
+        self.down = low_rank(f, d)
 
 
 class Chain(nn.Module):
@@ -70,31 +100,58 @@ class Chain(nn.Module):
 
 
 class Adapter(nn.Module):
-    """Mask and position-in-block embeddings, low-rank deltas of every layer, and the chain."""
+    """Mask and position-in-block embeddings, every layer's deltas, and the chain; each of them may be left out."""
 
     def __init__(self, adapter: AdapterConfig, model: ModelConfig) -> None:
         super().__init__()
         self.config = adapter
-        scale = adapter.alpha / adapter.rank
-        self.mask_embedding = nn.Parameter(torch.zeros(model.hidden_size))
-        self.block_position = nn.Parameter(torch.zeros(adapter.max_block, model.hidden_size))
-        self.layers = nn.ModuleList(LayerDeltas(model, adapter.rank, scale) for _ in range(model.num_layers))
+        d = model.hidden_size
+        self.mask_embedding = nn.Parameter(torch.zeros(d)) if adapter.mask_token is None else None
+        self.block_position = nn.Parameter(torch.zeros(adapter.max_block, d)) if adapter.max_block else None
+        self.layers = nn.ModuleList(LayerDeltas(adapter, model, layer) for layer in range(model.num_layers))
         self.chain = Chain(model.hidden_size, adapter.chain_size, model.rms_norm_eps) if adapter.chain_size else None
 
     def reset(self, embedding_VD: Tensor, seed: int) -> None:
         """Fresh weights: deltas and chain change nothing, the mask is the mean token."""
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            self.mask_embedding.copy_(embedding_VD.mean(0))
-            self.block_position.zero_()
+            if self.mask_embedding is not None:
+                self.mask_embedding.copy_(embedding_VD.mean(0))
+            if self.block_position is not None:
+                self.block_position.zero_()
         for module in self.modules():
             if isinstance(module, LowRank | Chain):
                 module.reset(generator)
 
-    def embed(self, tokens: Tensor, embedded: Tensor, block_index: Tensor) -> Tensor:
-        """Inputs of preview rows: token embeddings [..., D], with the mask's where tokens < 0, plus the block position.
+    def embed(self, tokens: Tensor, block_index: Tensor, embedding: nn.Embedding) -> Tensor:
+        """Inputs of preview rows [..., D]: embeddings of tokens, the mask's where tokens < 0, plus the block position.
 
         Rows past `max_block` use the last position's vector.
         """
-        x = torch.where(tokens[..., None] < 0, self.mask_embedding, embedded)
-        return x + self.block_position[block_index.clamp(max=len(self.block_position) - 1)]
+        masked = tokens < 0
+        x: Tensor = embedding(tokens.masked_fill(masked, self.config.mask_token or 0))
+        if self.mask_embedding is not None:
+            x = torch.where(masked[..., None], self.mask_embedding, x)
+        if self.block_position is not None:
+            x = x + self.block_position[block_index.clamp(max=len(self.block_position) - 1)]
+        return x
+
+    @staticmethod
+    def native(model: ModelConfig, name: str) -> Adapter:
+        """The adapter of a checkpoint that previews by itself: its preview parameters, its mask token, no deltas."""
+        assert model.preview is not None
+        config = AdapterConfig(
+            base_name=name,
+            base_fingerprint="",
+            rank=0,
+            max_block=0,
+            chain_size=0,
+            mask_token=model.preview.mask_token,
+            prediction_offset=model.preview.prediction_offset,
+            block_size=model.preview.block_size,
+            coreset_top_p=model.preview.coreset_top_p,
+            vocab_size=model.vocab_size,
+            hidden_size=model.hidden_size,
+            num_layers=model.num_layers,
+        )
+        return Adapter(config, model)

@@ -1,6 +1,6 @@
 """Grouped-query attention with rotary positions, as a mixer: project, mix; commit and preview are its definition.
 
-Shapes: N rows of a pass, B sequences, T clean positions, R noisy positions, H query heads, K key heads, d head size.
+Shapes: N rows of a pass, B sequences, T clean positions, R noisy rows, H query heads, K key heads, d head size.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig
 from ..ops.attention import attend_causal_exact, attend_masked, whole_cells
-from .linear import Linear, LowRank
+from ..ops.pointwise import sigmoid_exact
+from .adapter import LayerDeltas
+from .blocks import Blocks
+from .linear import Linear
 from .norm import RMSNorm
 from .rope import rotate
 from .rows import Chain, Rows, Segment
@@ -29,32 +32,60 @@ class AttentionContext(NamedTuple):
     values: Tensor
 
 
+class Heads(NamedTuple):
+    """q [..., H, d], k, v [..., K, d], q and k normalised and rotated; the raw output gate [..., H, d], if any."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate: Tensor | None
+
+
 class Attention(nn.Module):
-    """softmax(q k^T / sqrt(d)) v with optional per-head q/k norm and biases."""
+    """softmax(q k^T / sqrt(d)) v with optional per-head q/k norm, biases, and sigmoid output gate.
+
+    The input product gives q | k | v; with an output gate each query head's rows are followed by its gate's.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.qkv = Linear(config.hidden_size, config.q_size + 2 * config.kv_size, config.qkv_bias)
+        self.q_width = config.q_size * (2 if config.output_gate else 1)
+        self.qkv = Linear(config.hidden_size, self.q_width + 2 * config.kv_size, config.qkv_bias)
         self.out = Linear(config.q_size, config.hidden_size, config.out_bias)
-        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        norm = (config.head_dim, config.rms_norm_eps, config.norm_offset)
+        self.q_norm = RMSNorm(*norm) if config.qk_norm else None
+        self.k_norm = RMSNorm(*norm) if config.qk_norm else None
 
-    def heads(self, qkv: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
-        """Split [..., (H + 2K) d] into q [..., H, d], k, v [..., K, d]; normalise and rotate q and k."""
+    def heads(self, qkv: Tensor, angles: Angles) -> Heads:
+        """Split the input product [..., q_width + 2 K d]; normalise and rotate q and k."""
         c = self.config
-        q, k, v = torch.split(qkv, [c.q_size, c.kv_size, c.kv_size], dim=-1)
-        q, k, v = (t.unflatten(-1, (-1, c.head_dim)) for t in (q, k, v))
+        q, k, v = torch.split(qkv, [self.q_width, c.kv_size, c.kv_size], dim=-1)
+        q, k, v = (
+            t.unflatten(-1, (heads, -1)) for t, heads in ((q, c.num_heads), (k, c.num_kv_heads), (v, c.num_kv_heads))
+        )
+        gate = None
+        if c.output_gate:
+            q, gate = q.chunk(2, dim=-1)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        return rotate(q, *angles), rotate(k, *angles), v
+        return Heads(rotate(q, *angles), rotate(k, *angles), v, gate)
 
-    def mix(self, qkv_NC: Tensor, angles: Angles, rows: Rows, layer: int) -> Tensor:
-        """Attention of every row of a pass over its own context -> [N, H d]. Writes keys and values as scratch."""
-        q, k, v = self.heads(qkv_NC, angles)
+    def rows(self, x_ND: Tensor, angles: Angles, rows: Rows, layer: int, deltas: LayerDeltas | None) -> Tensor:
+        """Mix every row of a pass [N, D] -> [N, D]."""
+        n, tile = rows.num_commit, rows.tile
+        heads = self.heads(self.qkv.rows(x_ND, n, tile, deltas.qkv if deltas else None), angles)
+        y = self.mix(heads, rows, layer)
+        if heads.gate is not None:
+            y = y * sigmoid_exact(heads.gate)
+        return self.out.rows(y.flatten(1), n, tile, deltas.out if deltas else None)
+
+    def mix(self, heads: Heads, rows: Rows, layer: int) -> Tensor:
+        """Attention of every row of a pass over its own context -> [N, H, d]. Writes keys and values as scratch."""
+        q, k, v, _ = heads
         y = torch.zeros_like(q)
         for segment in rows.segments:
-            state = segment.state.layers[layer]
+            state = cast(AttentionState, segment.state.layers[layer])
             part = slice(segment.start, segment.start + segment.count)
             if rows.prefill:
                 state.write(k[part], v[part], segment.state.length)
@@ -65,11 +96,9 @@ class Attention(nn.Module):
                 at = slice(segment.start + chain.start, segment.start + chain.start + chain.count)
                 y[at] = self._chain(q[at], k[at], v[at], state, segment, chain)
             if segment.branches:
-                first = rows.num_commit + segment.branches[0].start
-                last = rows.num_commit + segment.branches[-1].start + segment.branches[-1].count
-                previews = slice(first, last)
+                previews = slice(rows.num_commit + segment.previews.start, rows.num_commit + segment.previews.stop)
                 y[previews] = self._branches(q[previews], k[previews], v[previews], state, segment)
-        return y.flatten(1)
+        return y
 
     @staticmethod
     def _prefill(q: Tensor, state: AttentionState, segment: Segment) -> Tensor:
@@ -106,23 +135,25 @@ class Attention(nn.Module):
         values = torch.cat((state.values[:, :length], state.held[1].transpose(0, 1), v.transpose(0, 1)), dim=1)
         return attend_masked(q, keys, values, visible)
 
-    def commit(self, x_BTC: Tensor, angles: Angles) -> tuple[Tensor, AttentionContext]:
-        """Causal attention over whole sequences from an empty state: outputs [B, T, C] and what previews may read."""
-        q, k, v = (t.transpose(1, 2) for t in self.heads(self.qkv(x_BTC), angles))
+    def commit(self, x_BTD: Tensor, angles: Angles) -> tuple[Tensor, AttentionContext]:
+        """Causal attention over whole sequences from an empty state: outputs [B, T, D] and what previews may read."""
+        heads = self.heads(self.qkv(x_BTD), angles)
+        q, k, v = (t.transpose(1, 2) for t in heads[:3])
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return self.out(y.transpose(1, 2).flatten(2)), AttentionContext(k, v)
+        return self._output(y, heads.gate), AttentionContext(k, v)
 
     def preview(
-        self,
-        x_BRC: Tensor,
-        angles: Angles,
-        context: AttentionContext,
-        visible: Tensor,
-        qkv_delta: LowRank | None = None,
-        out_delta: LowRank | None = None,
+        self, x_BRD: Tensor, angles: Angles, context: AttentionContext, blocks: Blocks, deltas: LayerDeltas
     ) -> Tensor:
-        """Noisy rows [B, R, C] over clean cells and each other. `visible` [B, 1, R, T + R]: additive mask or bool."""
-        q, k, v = (t.transpose(1, 2) for t in self.heads(self.qkv(x_BRC, qkv_delta), angles))
+        """Noisy rows [B, R, D] over the clean cells and the rows that each one sees."""
+        heads = self.heads(self.qkv(x_BRD, deltas.qkv), angles)
+        q, k, v = (t.transpose(1, 2) for t in heads[:3])
         keys, values = torch.cat((context.keys, k), 2), torch.cat((context.values, v), 2)
-        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, enable_gqa=True)
-        return cast(Tensor, self.out(y.transpose(1, 2).flatten(2), out_delta))
+        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=blocks.visible, enable_gqa=True)
+        return self._output(y, heads.gate, deltas)
+
+    def _output(self, y_BHTd: Tensor, gate: Tensor | None, deltas: LayerDeltas | None = None) -> Tensor:
+        y = y_BHTd.transpose(1, 2)
+        if gate is not None:
+            y = y * gate.sigmoid()
+        return cast(Tensor, self.out(y.flatten(2), deltas.out if deltas else None))

@@ -32,10 +32,12 @@ class Linear(nn.Module):
     """y = x W^T + b, plus `delta(x)` on preview rows. The base weight never trains.
 
     Training and full-sequence calls use `forward` on the plain weight; the engine calls `rows` after `pack`.
+    `precise`: the engine's products are float32 whatever it is packed for (routers: a choice hangs on them).
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool) -> None:
+    def __init__(self, in_features: int, out_features: int, bias: bool, *, precise: bool = False) -> None:
         super().__init__()
+        self.precise = precise
         self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
         self.kernel: LinearKernel | None = None
@@ -44,6 +46,8 @@ class Linear(nn.Module):
         """Build the kernel for `dtype` (float32, bfloat16 or int8); drop the plain weight unless `keep`."""
         bias = None if self.bias is None else self.bias.data
         weight = self.weight.data
+        if self.precise:
+            dtype = torch.float32
         self.kernel = Int8Linear(weight, bias) if dtype == torch.int8 else FloatLinear(weight, bias, dtype)
         if not keep:
             self.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)

@@ -13,12 +13,14 @@ def rms_normalise(x: Tensor, eps: float) -> Tensor:
 
 
 class RMSNorm(nn.Module):
-    """rms_normalise(x) * weight, over vectors [..., size]."""
+    """rms_normalise(x) * (offset + weight), over vectors [..., size]. Qwen3.5's norms have offset 1."""
 
-    def __init__(self, size: int, eps: float) -> None:
+    def __init__(self, size: int, eps: float, offset: int = 0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(size), requires_grad=False)
+        self.weight = nn.Parameter(torch.full((size,), 1.0 - offset), requires_grad=False)
         self.eps = eps
+        self.offset = offset
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_normalise(x, self.eps) * self.weight
+        scale = self.weight + self.offset if self.offset else self.weight
+        return rms_normalise(x, self.eps) * scale

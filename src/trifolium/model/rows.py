@@ -12,11 +12,12 @@ be if exactly the rows up to there were accepted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from ..ops.conv import path_index
 from .state import RequestState
 
 MASK = -1
@@ -48,14 +49,30 @@ class Chain:
 class Segment:
     """One request's part of a pass. `start` indexes commit rows, `Branch.start` indexes preview rows.
 
-    `chains` cover the segment's commit rows; the first one follows the state.
+    `paths`: for each commit row, the rows from the state to it, itself included. `chains` cover the segment's commit
+    rows; the first one follows the state.
     """
 
     state: RequestState
     start: int
     count: int
+    paths: tuple[tuple[int, ...], ...]
     chains: tuple[Chain, ...]
     branches: tuple[Branch, ...]
+    _taps: dict[int, Tensor] = field(default_factory=dict, repr=False)
+
+    def taps(self, width: int) -> Tensor:
+        """For each commit row, the inputs of a causal convolution of `width` taps [count, width] (ops.conv.rows)."""
+        if width not in self._taps:
+            self._taps[width] = path_index(self.paths, width)
+        return self._taps[width]
+
+    @property
+    def previews(self) -> slice:
+        """Its preview rows, counted as `Branch.start` is."""
+        if not self.branches:
+            return slice(0, 0)
+        return slice(self.branches[0].start, self.branches[-1].start + self.branches[-1].count)
 
 
 @dataclass(frozen=True)
@@ -95,7 +112,10 @@ def chains_of(paths: Sequence[tuple[int, ...]]) -> tuple[Chain, ...]:
 
 @dataclass(frozen=True)
 class Rows:
-    """A pass. `tokens`, `positions` [N]; `block_index` [N - num_commit] is each preview row's place in its block."""
+    """A pass. `tokens`, `positions` [N]; `block_index` [N - num_commit] is each preview row's place in its block.
+
+    `experts_read`: filled during the pass, for each mixture of experts how many distinct experts it read.
+    """
 
     tokens: Tensor
     positions: Tensor
@@ -105,6 +125,17 @@ class Rows:
     prefill: bool
     limit: int
     """One more than the largest position of the pass."""
+    experts_read: list[int] = field(default_factory=list)
+
+    @property
+    def real_commit(self) -> int:
+        """Commit rows without padding."""
+        return sum(segment.count for segment in self.segments)
+
+    @property
+    def tile(self) -> int | None:
+        """Rows of an exact float product; None in prefill passes, which are exact as they are."""
+        return None if self.prefill else ROW_TILE
 
     @staticmethod
     def build(requests: Sequence[RequestRows], *, tile: bool = True, prefill: bool = False) -> Rows:
@@ -140,7 +171,9 @@ class Rows:
                 tokens += canvas
                 positions += range(first, first + len(canvas))
                 block_index += range(len(canvas))
-            segments.append(Segment(request.state, start, len(request.commit), chains_of(paths), tuple(branches)))
+            segments.append(
+                Segment(request.state, start, len(request.commit), tuple(paths), chains_of(paths), tuple(branches))
+            )
         return Rows(
             torch.tensor(tokens, dtype=torch.long),
             torch.tensor(positions, dtype=torch.long),

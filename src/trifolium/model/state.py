@@ -1,15 +1,39 @@
-"""What a request has committed, layer by layer. A pass writes beyond `length`; only `accept` makes it count."""
+"""What a request has committed, layer by layer. A pass writes scratch; only `accept` makes it count."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..config import ModelConfig
 from ..ops.attention import whole_cells
+from ..ops.conv import ring_after
+from ..ops.delta_rule import apply
+
+
+class LayerState(Protocol):
+    """One layer's part of a request's state."""
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for positions below `capacity`."""
+        ...
+
+    def settle(self, path: Sequence[int], length: int) -> None:
+        """Commit these rows of the last pass, each the parent of the next, after `length` positions; drop the rest."""
+        ...
+
+    def finite(self) -> bool:
+        """Whether all that counts, and the last pass's scratch, is free of NaN and infinity."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        ...
 
 
 @dataclass
@@ -42,11 +66,14 @@ class AttentionState:
         """Keep a pass's rows [n, K, d] at hand: those of a tree that are not in their cells may be accepted later."""
         self.held = (keys, values)
 
-    def settle(self, rows: Sequence[int], start: int) -> None:
-        """Put the held `rows` into the cells from `start` on, and forget the others."""
-        if rows and self.held is not None:
+    def settle(self, path: Sequence[int], length: int) -> None:
+        """Put the accepted rows into the cells from `length` on, and forget the others."""
+        # Rows of the first chain are in their cells already.
+        placed = next((i for i, row in enumerate(path) if i != row), len(path))
+        if rows := path[placed:]:
+            assert self.held is not None
             index = torch.tensor(rows)
-            self.write(self.held[0][index], self.held[1][index], start)
+            self.write(self.held[0][index], self.held[1][index], length + placed)
         self.held = None
 
     def with_rows(self, rows: Sequence[int], start: int, cells: int) -> tuple[Tensor, Tensor]:
@@ -64,10 +91,83 @@ class AttentionState:
         self.keys[:, start:end] = keys.transpose(0, 1)
         self.values[:, start:end] = values.transpose(0, 1)
 
+    def finite(self) -> bool:
+        """See LayerState: the last pass's rows (cells before them were checked in their own pass)."""
+        return self.held is None or all(bool(t.isfinite().all()) for t in self.held)
+
     @property
     def nbytes(self) -> int:
         """Bytes held."""
         return self.keys.nbytes + self.values.nbytes
+
+
+@dataclass(frozen=True)
+class DeltaUpdates:
+    """What a pass's commit rows would do to a delta-net state.
+
+    Conv inputs [n, C], decay [n, H], keys k [n, H, d] and updates u [n, H, e]. u_t is what row t writes, whichever rows
+    are accepted after it: accepting n rows needs nothing to be computed anew.
+    """
+
+    inputs: Tensor
+    decay: Tensor
+    keys: Tensor
+    updates: Tensor
+
+
+@dataclass
+class DeltaNetState:
+    """The recurrent state [H, d, e] and the conv ring [width - 1, C] (the last inputs, oldest first).
+
+    Its size does not depend on the context. Both tensors are replaced, never written to: a reader may keep them.
+    """
+
+    state: Tensor
+    ring: Tensor
+    held: DeltaUpdates | None = None
+    """The last pass's commit rows, until it is known which of them are accepted."""
+    pending: tuple[Tensor, Tensor] | None = None
+    """State and ring after a prefilled chunk, which is accepted as a whole."""
+
+    @classmethod
+    def empty(cls, config: ModelConfig, device: torch.device) -> DeltaNetState:
+        c = config.delta_net
+        assert c is not None
+        return cls(
+            torch.zeros(c.value_heads, c.key_dim, c.value_dim, device=device),
+            torch.zeros(c.conv_width - 1, c.conv_size, device=device),
+        )
+
+    def reserve(self, capacity: int) -> None:
+        """Nothing: the state has one size."""
+
+    def hold(self, updates: DeltaUpdates) -> None:
+        """Keep a pass's updates at hand."""
+        self.held, self.pending = updates, None
+
+    def settle(self, path: Sequence[int], length: int) -> None:
+        """Apply the accepted rows' updates, bit for bit as if the pass had held those rows alone."""
+        if self.pending is not None:
+            if path:
+                self.state, self.ring = self.pending
+        elif path:
+            assert self.held is not None
+            held = self.held
+            self.state = apply(self.state, held.decay, held.keys, held.updates, path)
+            self.ring = ring_after(held.inputs, self.ring, path)
+        self.held = self.pending = None
+
+    def finite(self) -> bool:
+        """See LayerState."""
+        tensors = [self.state, *(self.pending or ())]
+        if self.held is not None:
+            tensors += [self.held.inputs, self.held.updates]
+        return all(bool(t.isfinite().all()) for t in tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.state.nbytes + self.ring.nbytes
 
 
 class RequestState:
@@ -75,7 +175,9 @@ class RequestState:
 
     def __init__(self, config: ModelConfig, device: torch.device | None = None) -> None:
         device = device or torch.device("cpu")
-        self.layers = [AttentionState.empty(config, device) for _ in config.mixers]
+        kinds: dict[str, type[AttentionState | DeltaNetState]]
+        kinds = {"attention": AttentionState, "delta_net": DeltaNetState}
+        self.layers: list[LayerState] = [kinds[mixer].empty(config, device) for mixer in config.mixers]
         self.length = 0
 
     def reserve(self, capacity: int) -> None:
@@ -89,10 +191,8 @@ class RequestState:
 
     def accept_path(self, path: Sequence[int]) -> None:
         """Commit the rows of the last pass with these indices, each the parent of the next, and forget the others."""
-        # Rows of the first chain are in their cells already.
-        placed = next((i for i, row in enumerate(path) if i != row), len(path))
         for layer in self.layers:
-            layer.settle(path[placed:], self.length + placed)
+            layer.settle(path, self.length)
         self.length += len(path)
 
     @property

@@ -15,8 +15,11 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig
 from ..errors import TensorMismatchError
-from .adapter import Adapter, LayerDeltas, low_ranks
+from .adapter import Adapter, LayerDeltas
 from .attention import Angles, Attention, AttentionContext
+from .blocks import Blocks
+from .deltanet import DeltaNet, DeltaNetContext
+from .experts import Experts
 from .feedforward import FeedForward
 from .linear import Linear
 from .norm import RMSNorm
@@ -24,38 +27,52 @@ from .rope import Rope
 from .rows import ROW_TILE, Rows
 from .state import RequestState
 
+Context = AttentionContext | DeltaNetContext
+
 
 class DecoderLayer(nn.Module):
-    """x + mixer(norm(x)), then x + feed_forward(norm(x))."""
+    """x + mixer(norm(x)), then x + feed_forward(norm(x)); the config says which of each."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.mixer_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mixer = Attention(config)
-        self.ffn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.ffn = FeedForward(config)
+        norm = (config.hidden_size, config.rms_norm_eps, config.norm_offset)
+        self.mixer_norm = RMSNorm(*norm)
+        self.mixer = DeltaNet(config) if config.mixers[layer] == "delta_net" else Attention(config)
+        self.ffn_norm = RMSNorm(*norm)
+        self.ffn = (
+            Experts(config)
+            if config.feed_forwards[layer] == "experts"
+            else FeedForward(config.hidden_size, config.intermediate_size, config.mlp_bias)
+        )
 
     def rows(self, x: Tensor, angles: Angles, rows: Rows, layer: int, deltas: LayerDeltas | None) -> Tensor:
         """All rows of a pass [N, D] -> [N, D]."""
-        n, tile = rows.num_commit, None if rows.prefill else ROW_TILE
-        d_qkv, d_out, d_gate_up, d_down = low_ranks(deltas)
-        qkv = self.mixer.qkv.rows(self.mixer_norm(x), n, tile, d_qkv)
-        x = x + self.mixer.out.rows(self.mixer.mix(qkv, angles, rows, layer), n, tile, d_out)
-        return x + self.ffn.rows(self.ffn_norm(x), n, tile, d_gate_up, d_down)
+        h = self.mixer_norm(x)
+        if isinstance(self.mixer, DeltaNet):
+            x = x + self.mixer.rows(h, rows, layer, deltas)
+        else:
+            x = x + self.mixer.rows(h, angles, rows, layer, deltas)
+        return x + self.ffn.rows(self.ffn_norm(x), rows, deltas)
 
-    def commit(self, x: Tensor, angles: Angles) -> tuple[Tensor, AttentionContext]:
+    def commit(self, x: Tensor, angles: Angles, routers: list[Tensor] | None = None) -> tuple[Tensor, Context]:
         """Clean sequences [B, T, D] -> [B, T, D], and the context that previews read."""
-        y, context = self.mixer.commit(self.mixer_norm(x), angles)
+        h = self.mixer_norm(x)
+        y, context = self.mixer.commit(h) if isinstance(self.mixer, DeltaNet) else self.mixer.commit(h, angles)
         x = x + y
-        return x + self.ffn(self.ffn_norm(x)), context
+        h = self.ffn_norm(x)
+        y = self.ffn(h, routers=routers) if isinstance(self.ffn, Experts) else self.ffn(h)
+        return x + y, context
 
-    def preview(
-        self, x: Tensor, angles: Angles, context: AttentionContext, visible: Tensor, deltas: LayerDeltas | None
-    ) -> Tensor:
+    def preview(self, x: Tensor, angles: Angles, context: Context, blocks: Blocks, deltas: LayerDeltas) -> Tensor:
         """Noisy rows [B, R, D] -> [B, R, D]."""
-        d_qkv, d_out, d_gate_up, d_down = low_ranks(deltas)
-        x = x + self.mixer.preview(self.mixer_norm(x), angles, context, visible, d_qkv, d_out)
-        return cast(Tensor, x + self.ffn(self.ffn_norm(x), d_gate_up, d_down))
+        h = self.mixer_norm(x)
+        if isinstance(self.mixer, DeltaNet):
+            x = x + self.mixer.preview(h, cast(DeltaNetContext, context), blocks, deltas)
+        else:
+            x = x + self.mixer.preview(h, angles, cast(AttentionContext, context), blocks, deltas)
+        h = self.ffn_norm(x)
+        y = self.ffn(h, deltas, blocks) if isinstance(self.ffn, Experts) else self.ffn(h, deltas)
+        return cast(Tensor, x + y)
 
 
 class Transformer(nn.Module):
@@ -68,8 +85,8 @@ class Transformer(nn.Module):
         storage = torch.empty(config.vocab_size, config.hidden_size)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size, _weight=storage)
         self.embed.weight.requires_grad_(False)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, config.norm_offset)
         self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_embeddings:
             self.head.weight = cast(nn.Parameter, self.embed.weight)
@@ -85,10 +102,10 @@ class Transformer(nn.Module):
     def pack(self, dtype: torch.dtype, *, keep: bool = False) -> None:
         """Prepare every product for the engine in `dtype`; `keep` leaves the plain weights in place for training."""
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, Linear | Experts):
                 module.pack(dtype, keep=keep or self._read_by_rows(module))
 
-    def _read_by_rows(self, module: Linear) -> bool:
+    def _read_by_rows(self, module: nn.Module) -> bool:
         """Whether rows of the plain weight are read too: a tied head is the embedding, the chain reads candidates."""
         chained = self.adapter is not None and self.adapter.chain is not None
         return module is self.head and (self.config.tie_embeddings or chained)
@@ -110,10 +127,11 @@ class Transformer(nn.Module):
                 faults.append(f"{name} is {tuple(tensor.shape)}, expected {tuple(parameter.shape)}")
                 continue
             parameter.data = tensor
-            module = self.get_submodule(name.rpartition(".")[0])
-            if dtype is not None and isinstance(module, Linear):
-                owner = name.rpartition(".")[0]
-                if not any(f"{owner}.{part}" in wanted for part in ("weight", "bias")):
+            owner = name.rpartition(".")[0]
+            module = self.get_submodule(owner)
+            if dtype is not None and isinstance(module, Linear | Experts):
+                own = [part for part, _ in module.named_parameters(recurse=False)]
+                if not any(f"{owner}.{part}" in wanted for part in own):
                     module.pack(dtype, keep=self._read_by_rows(module))
         faults += [f"missing {name}" for name in wanted]
         if faults:
@@ -133,11 +151,10 @@ class Transformer(nn.Module):
     def rows(self, rows: Rows) -> Tensor:
         """One pass: final hidden vectors [N, D], normalised. Writes every commit row's update as scratch."""
         n = rows.num_commit
-        x = self.embed(rows.tokens.clamp(min=0))
-        if n < len(x):
+        x = self.embed(rows.tokens[:n])
+        if n < len(rows.tokens):
             assert self.adapter is not None, "preview rows need an adapter"
-            previews = self.adapter.embed(rows.tokens[n:], x[n:], rows.block_index)
-            x = torch.cat((x[:n], previews))
+            x = torch.cat((x, self.adapter.embed(rows.tokens[n:], rows.block_index, self.embed)))
         angles = self.rope(rows.positions, rows.limit)
         for i, layer, deltas in self.decoder_layers():
             x = layer.rows(x, angles, rows, i, deltas)
@@ -166,29 +183,26 @@ class Transformer(nn.Module):
             layer.commit = torch.compile(layer.commit, dynamic=True)  # type: ignore[method-assign]
             layer.preview = torch.compile(layer.preview, dynamic=True)  # type: ignore[method-assign]
 
-    def commit_stream(self, tokens_BT: Tensor) -> tuple[Tensor, list[AttentionContext]]:
-        """Clean sequences from position 0: final hidden vectors [B, T, D] and every layer's context for previews."""
+    def commit_stream(self, tokens_BT: Tensor, routers: list[Tensor] | None = None) -> tuple[Tensor, list[Context]]:
+        """Clean sequences from position 0: final hidden vectors [B, T, D] and every layer's context for previews.
+
+        `routers` collects every router's probabilities [B, T, E].
+        """
         length = tokens_BT.shape[1]
         angles = self.rope(torch.arange(length), length)
         x = self.embed(tokens_BT)
         contexts = []
         for _, layer, _ in self.decoder_layers():
-            x, context = layer.commit(x, angles)
+            x, context = layer.commit(x, angles, routers)
             contexts.append(context)
         return cast(Tensor, self.norm(x)), contexts
 
-    def preview_stream(
-        self,
-        tokens_BR: Tensor,
-        positions_BR: Tensor,
-        block_index_BR: Tensor,
-        contexts: list[AttentionContext],
-        visible: Tensor,
-    ) -> Tensor:
-        """Noisy rows over clean contexts: final hidden vectors [B, R, D]. `visible` as in Attention.preview."""
+    def preview_stream(self, blocks: Blocks, contexts: list[Context]) -> Tensor:
+        """Noisy rows over clean contexts: final hidden vectors [B, R, D]."""
         assert self.adapter is not None, "preview rows need an adapter"
-        x = self.adapter.embed(tokens_BR, self.embed(tokens_BR.clamp(min=0)), block_index_BR)
-        angles = self.rope(positions_BR, self.config.max_positions)
+        x = self.adapter.embed(blocks.tokens, blocks.block_index, self.embed)
+        angles = self.rope(blocks.positions, self.config.max_positions)
         for i, layer, deltas in self.decoder_layers():
-            x = layer.preview(x, angles, contexts[i], visible, deltas)
+            assert deltas is not None
+            x = layer.preview(x, angles, contexts[i], blocks, deltas)
         return cast(Tensor, self.norm(x))

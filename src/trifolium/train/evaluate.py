@@ -45,7 +45,7 @@ def draft_quality(
         blocks = draw_blocks(batch, 8 * block_size, noise, np.random.default_rng(start))
         with torch.no_grad():
             clean, contexts = model.commit_stream(torch.from_numpy(batch.tokens))
-            hidden = model.preview_stream(blocks.tokens, blocks.positions, blocks.block_index, contexts, blocks.visible)
+            hidden = model.preview_stream(blocks, contexts)
             hidden = hidden.view(-1, block_size, hidden.shape[-1])
             targets, inside = blocks.targets.view(-1, block_size), blocks.loss.view(-1, block_size)
             plain = candidates[(hidden @ head.T).argmax(-1)] == targets

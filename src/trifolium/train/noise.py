@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..config import Frozen
-from ..model.rows import MASK
+from ..model import MASK, Blocks
 from .data import Batch
 
 
@@ -32,23 +32,15 @@ class NoiseConfig(Frozen):
 
 
 @dataclass(frozen=True)
-class NoisyBlocks:
-    """Noisy rows of B sequences, R a sequence, in blocks of m.
+class NoisyBlocks(Blocks):
+    """Blocks and what they should predict: `targets`, `previous` (the token before the target) and `loss` [B, R].
 
-    starts [B, R / m]: the last known position p of each block; tokens, positions, block_index, targets, previous
-    [B, R]; loss [B, R] is true where the row's target is masked and
-    inside the sequence; previous is the token before the target; visible [B, 1, R, T + R] bool.
+    `loss` is true where the row's target is masked and inside the sequence.
     """
 
-    starts: Tensor
-    tokens: Tensor
-    positions: Tensor
-    block_index: Tensor
     targets: Tensor
     previous: Tensor
     loss: Tensor
-    visible: Tensor
-    block_size: int
 
 
 def draw_blocks(batch: Batch, rows: int, config: NoiseConfig, rng: np.random.Generator) -> NoisyBlocks:

@@ -57,7 +57,7 @@ def accumulate_gradients(
     for _ in range(recipe.views):
         blocks = draw_blocks(batch, int(batch.tokens.shape[1] * recipe.rows_per_token), recipe.noise, rng)
         with products:
-            hidden = model.preview_stream(blocks.tokens, blocks.positions, blocks.block_index, contexts, blocks.visible)
+            hidden = model.preview_stream(blocks, contexts)
         scored = blocks.loss
         weights = recipe.depth_decay ** blocks.block_index[scored].float()
         weights = weights / (weights.sum() * recipe.views)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -54,8 +55,20 @@ class FloatLinear:
         if tile is None or num_commit == 0 or (len(x) == num_commit == tile):
             return F.linear(x, self.weight, self.bias).float()
         heights = [tile] * (num_commit // tile) + [r for r in (num_commit % tile, len(x) - num_commit) if r]
-        parts = torch.split(x, heights)
-        return torch.cat([F.linear(part, self.weight, self.bias) for part in parts]).float()
+        whole = self._whole(torch.split(x, heights), num_commit, tile)
+        parts = [F.linear(part, self.weight, self.bias) for part in whole]
+        if num_commit % tile:
+            parts[num_commit // tile] = parts[num_commit // tile][: num_commit % tile]
+        return torch.cat(parts).float()
+
+    @staticmethod
+    def _whole(parts: Sequence[Tensor], num_commit: int, tile: int) -> list[Tensor]:
+        """The parts, of which the last tile of commit rows is filled up with zeros if it isn't whole."""
+        last = num_commit // tile
+        return [
+            F.pad(part, (0, 0, 0, tile - len(part))) if i == last and num_commit % tile else part
+            for i, part in enumerate(parts)
+        ]
 
     @property
     def nbytes(self) -> int:

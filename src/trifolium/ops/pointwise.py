@@ -1,0 +1,42 @@
+"""Pointwise functions. Those called `exact` give every element the same bits wherever it stands; not for training.
+
+torch's own silu, sigmoid and softplus take scalar code, which rounds differently, for the elements that are left over
+when rows are cut into vectors and threads: which ones depends on the number of rows. exp, log1p and division don't.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+SOFTPLUS_LINEAR = 20.0
+"""Above this, softplus(x) is x to float32's precision, and exp would soon overflow."""
+
+
+def sigmoid_exact(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x))."""
+    return torch.neg(x).exp_().add_(1.0).reciprocal_()
+
+
+def silu_exact(x: Tensor) -> Tensor:
+    """x / (1 + exp(-x))."""
+    denominator = torch.neg(x).exp_().add_(1.0)
+    return torch.div(x, denominator, out=denominator)
+
+
+def softplus_exact(x: Tensor) -> Tensor:
+    """log(1 + exp(x))."""
+    return torch.where(x > SOFTPLUS_LINEAR, x, x.clamp(max=SOFTPLUS_LINEAR).exp_().log1p_())
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of [..., 2F] -> [..., F], differentiable, and without the promise above."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def swiglu_exact(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of [..., 2F] -> [..., F]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return silu_exact(gate).mul_(up)
