@@ -19,7 +19,7 @@ from trifolium.train.data import BatchPlan
 from trifolium.train.loop import token_counts
 from trifolium.train.loss import Shortlist
 from trifolium.train.recipe import Recipe
-from trifolium.train.step import accumulate_gradients
+from trifolium.train.adapt import accumulate_gradients
 
 KINDS = {
     "matrix products": ("aten::mm", "aten::bmm", "aten::addmm"),

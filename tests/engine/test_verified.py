@@ -30,13 +30,13 @@ def make(prompt, sampling, mode, tokens=24, **options) -> Request:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda s: f"t{s.temperature}r{s.repetition_penalty}")
-@pytest.mark.parametrize("tied", [False, True])
-def test_verified_equals_ar(models, prompts, answer, oracle, tree_oracle, dtype, sampling, tied):
-    """10 prompts for each of 20 settings, with random blocks, row budgets, sources and draft qualities."""
-    model = models(dtype, tied=tied)
-    rng = random.Random(f"{dtype} {sampling.temperature} {tied}")
+@pytest.mark.parametrize("kind", [{}, {"tied": True}, {"hybrid": True}], ids=str)
+def test_verified_equals_ar(models, prompts, answer, oracle, tree_oracle, dtype, sampling, kind):
+    """10 prompts for each of 30 settings, with random blocks, row budgets, sources and draft qualities."""
+    model = models(dtype, **kind)
+    rng = random.Random(f"{dtype} {sampling.temperature} {kind}")
     saved = passes = 0
-    for i, prompt in enumerate(prompts(10, seed=int(tied))):
+    for i, prompt in enumerate(prompts(10, seed=len(kind))):
         truth = answer(model, make(prompt, sampling, "ar"))
         quality = (0.0, 0.3, 0.7, 0.95, 1.0)[i % 5]
         engine = Engine(
@@ -54,9 +54,10 @@ def test_verified_equals_ar(models, prompts, answer, oracle, tree_oracle, dtype,
     assert saved > 0.1 * passes  # the drafts did take part
 
 
+@pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_batched_with_random_arrivals_equals_alone(models, prompts, answer, tree_oracle, dtype):
-    model = models(dtype)
+def test_batched_with_random_arrivals_equals_alone(models, prompts, answer, tree_oracle, dtype, hybrid):
+    model = models(dtype, hybrid=hybrid)
     rng = random.Random(5)
     requests, truths = [], {}
     for i, prompt in enumerate(prompts(24, seed=9)):

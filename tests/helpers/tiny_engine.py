@@ -41,13 +41,32 @@ def engine_config(tied: bool = False, **changes: int) -> ModelConfig:
     return ModelConfig.parse({**values, **changes}, "test")
 
 
+def hybrid_config() -> ModelConfig:
+    """V 101, D 40; three delta-net layers (2 key and 4 value heads of 6 and 10) to one of gated attention; 5 experts."""
+    changes: dict[str, object] = {
+        "family": "qwen3_5_moe_text",
+        "num_layers": 4,
+        "qk_norm": True,
+        "output_gate": True,
+        "norm_offset": 1,
+        "rope": {"rotary_dim": 4},
+        "delta_net": {"key_heads": 2, "value_heads": 4, "key_dim": 6, "value_dim": 10, "conv_width": 4},
+        "experts": {"count": 5, "top_k": 2, "size": 14, "shared_size": 18},
+        "mixers": ("delta_net", "delta_net", "delta_net", "attention"),
+        "feed_forwards": ("experts", "dense", "experts", "experts"),
+    }
+    return ModelConfig.parse({**engine_config().model_dump(), **changes}, "test")
+
+
 def randomise(model: Transformer, generator: torch.Generator) -> None:
     """Sharp logits and strong layers: greedy answers vary, and near ties are as rare as in real models."""
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if p.dim() == 2:
-                scale = 1.0 if name == "embed.weight" else 2.0 * p.shape[1] ** -0.5
+            if p.dim() > 1:
+                scale = 1.0 if name == "embed.weight" else 2.0 * p.shape[-1] ** -0.5
                 p.copy_(torch.randn(p.shape, generator=generator) * scale)
+            elif "decay" in name:
+                p.copy_(torch.randn(p.shape, generator=generator))
 
 
 def build_model(
@@ -55,6 +74,7 @@ def build_model(
     *,
     adapter: bool = True,
     tied: bool = False,
+    hybrid: bool = False,
     chain: int = 6,
     scale: float = 0.1,
     seed: int = 0,
@@ -63,7 +83,7 @@ def build_model(
 
     `scale`: size of the adapter's random weights.
     """
-    config = engine_config(tied)
+    config = hybrid_config() if hybrid else engine_config(tied)
     model = Transformer(config)
     generator = torch.Generator().manual_seed(seed)
     randomise(model, generator)

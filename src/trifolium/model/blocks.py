@@ -28,4 +28,4 @@ class Blocks:
 
     def split(self, x: Tensor) -> Tensor:
         """Rows [B, R, ...] as blocks [B, R / m, m, ...]."""
-        return x.unflatten(1, (-1, self.block_size))
+        return x.view(len(x), -1, self.block_size, *x.shape[2:])

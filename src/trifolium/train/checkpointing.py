@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,6 +13,44 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..errors import ConfigError, CorruptFileError, TrainingError
+
+
+class CheckpointStore(Protocol):
+    """Where a run's last checkpoint lies: parameters, optimiser moments and progress (JSON values)."""
+
+    def exists(self) -> bool:
+        """Whether there is one to go on from."""
+        ...
+
+    def save(self, module: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
+        """Replace it. The last one survives any failure, which is a TrainingError."""
+        ...
+
+    def load(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Restore it, and return its progress. Raises ConfigError (another recipe's) or CorruptFileError."""
+        ...
+
+
+class FileStore:
+    """One safetensors file in the run's folder."""
+
+    NAME = "training.safetensors"
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / self.NAME
+
+    def exists(self) -> bool:
+        """See CheckpointStore."""
+        return self.path.exists()
+
+    def save(self, module: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
+        """See CheckpointStore."""
+        save_training(self.path, module, optimizer, progress)
+
+    def load(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """See CheckpointStore."""
+        return load_training(self.path, module, optimizer, "step")
+
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _KEY = "trifolium_training"

@@ -10,8 +10,7 @@ import torch
 
 from ..model.transformer import Transformer
 from .data import Batch, Conversation, collate
-from .noise import NoiseConfig, draw_blocks
-from .step import block_contexts
+from .noise import NoiseConfig, block_contexts, draw_blocks
 
 
 @dataclass(frozen=True)

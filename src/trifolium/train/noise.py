@@ -17,6 +17,7 @@ from torch import Tensor
 from ..config import Frozen
 from ..model import MASK, Blocks
 from .data import Batch
+from .world import World
 
 
 class NoiseConfig(Frozen):
@@ -41,6 +42,16 @@ class NoisyBlocks(Blocks):
     targets: Tensor
     previous: Tensor
     loss: Tensor
+
+    def part(self, world: World) -> NoisyBlocks:
+        """The blocks of one process's sequences."""
+        parts = {name: world.part(x) if isinstance(x, Tensor) else x for name, x in vars(self).items()}
+        return NoisyBlocks(**parts)
+
+
+def block_contexts(clean_BTD: Tensor, blocks: NoisyBlocks) -> Tensor:
+    """The clean stream's final hidden vector at every block's last known position [B, R / m, D]."""
+    return clean_BTD.gather(1, blocks.starts[..., None].expand(-1, -1, clean_BTD.shape[-1]))
 
 
 def draw_blocks(batch: Batch, rows: int, config: NoiseConfig, rng: np.random.Generator) -> NoisyBlocks:

@@ -1,10 +1,10 @@
-"""A training recipe: everything that decides what an adapter becomes."""
+"""Training recipes: everything that decides what comes out of a run."""
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from pydantic import Field
@@ -14,8 +14,73 @@ from ..errors import ConfigError, NotFoundError
 from .noise import NoiseConfig
 
 
-class Recipe(Frozen):
-    """A recipe file (TOML). Paths are relative to the recipe's folder.
+class Schedule(Frozen):
+    """What every kind of training shares.
+
+    steps: optimiser steps in all. tokens_per_batch: padded clean tokens of a step. learning rate: linear warm-up,
+    constant, then linear decay to a tenth over the last `decay` part of the steps. clip: largest gradient norm.
+    """
+
+    seed: int = Field(0, ge=0)
+    steps: int = Field(1000, gt=0)
+    tokens_per_batch: int = Field(2048, gt=0)
+    learning_rate: float = Field(1.2e-3, gt=0)
+    warmup: int = Field(20, ge=0)
+    decay: float = Field(0.3, ge=0, le=1)
+    weight_decay: float = Field(0.01, ge=0)
+    clip: float = Field(1.0, gt=0)
+    save_minutes: float = Field(5.0, gt=0)
+    evaluate_every: int = Field(50, gt=0)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a recipe file; raises NotFoundError, or ConfigError that names the fault."""
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise NotFoundError(f"recipe {path} does not exist") from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"recipe {path}: {error}") from None
+        return cls.parse(values, f"recipe {path}")
+
+    def learning_rate_at(self, step: int) -> float:
+        """Learning rate of a 0-based step."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        left = (self.steps - step) / max(1.0, self.steps * self.decay)
+        return self.learning_rate * (0.1 + 0.9 * min(1.0, left))
+
+
+class Pretrain(Schedule):
+    """Autoregressive training from random weights.
+
+    prompt_weight: weight of a prompt's token beside an answer's in the loss. balance: weight of the loss that spreads
+    rows over experts. held_out: how many held-out conversations an evaluation reads.
+    """
+
+    prompt_weight: float = Field(0.3, ge=0)
+    balance: float = Field(0.01, ge=0)
+    held_out: int = Field(64, gt=0)
+
+
+class Diffuse(Pretrain):
+    """Full fine-tuning of an AR model to block diffusion: every weight trains, on a clean and a noisy stream.
+
+    noise, rows_per_token: as in Recipe. preview_weight: weight of the noisy rows' loss. ar_weight: weight of the clean
+    stream's own cross-entropy, and teacher_weight of its divergence from the AR model that training started from; both
+    keep the commit path what it was. frozen: ends of parameter names that stay as they are.
+    """
+
+    noise: NoiseConfig = NoiseConfig()
+    rows_per_token: float = Field(1.0, gt=0)
+    preview_weight: float = Field(1.0, ge=0)
+    ar_weight: float = Field(0.5, ge=0)
+    teacher_weight: float = Field(0.0, ge=0)
+    frozen: tuple[str, ...] = ()
+
+
+class Recipe(Schedule):
+    """A recipe file (TOML) of an adapter. Paths are relative to the recipe's folder.
 
     steps: optimiser steps in all. tokens_per_batch: padded clean tokens of a step. views: noisy copies of a step's
     blocks, each of `rows_per_token` noisy rows a clean position; the clean stream runs once for all of them.
@@ -28,7 +93,6 @@ class Recipe(Frozen):
     base: str = "smollm2-135m"
     data: tuple[str, ...] = Field(min_length=1)
     out: str = "runs/adapter"
-    seed: int = Field(0, ge=0)
     max_length: int = Field(256, gt=8)
 
     rank: int = Field(48, gt=0)
@@ -38,34 +102,13 @@ class Recipe(Frozen):
     block_size: int = Field(4, gt=0)
     noise: NoiseConfig = NoiseConfig()
 
-    steps: int = Field(1000, gt=0)
-    tokens_per_batch: int = Field(2048, gt=0)
     views: int = Field(2, gt=0)
     rows_per_token: float = Field(1.0, gt=0)
-    learning_rate: float = Field(1.2e-3, gt=0)
-    warmup: int = Field(20, ge=0)
-    decay: float = Field(0.3, ge=0, le=1)
-    weight_decay: float = Field(0.01, ge=0)
-    clip: float = Field(1.0, gt=0)
     depth_decay: float = Field(0.8, gt=0, le=1)
     plain_weight: float = Field(0.5, ge=0)
     shortlist: int = Field(8192, gt=0)
     negatives: int = Field(1024, ge=0)
     products: Literal["auto", "float32", "bfloat16"] = "auto"
-
-    save_minutes: float = Field(5.0, gt=0)
-    evaluate_every: int = Field(50, gt=0)
-
-    @classmethod
-    def load(cls, path: Path) -> Recipe:
-        """Read a recipe file; raises NotFoundError, or ConfigError that names the fault."""
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise NotFoundError(f"recipe {path} does not exist") from None
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"recipe {path}: {error}") from None
-        return cls.parse(values, f"recipe {path}")
 
     @property
     def product_dtype(self) -> torch.dtype:
@@ -74,10 +117,3 @@ class Recipe(Frozen):
             fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
             return torch.bfloat16 if fast else torch.float32
         return torch.bfloat16 if self.products == "bfloat16" else torch.float32
-
-    def learning_rate_at(self, step: int) -> float:
-        """Learning rate of a 0-based step."""
-        if step < self.warmup:
-            return self.learning_rate * (step + 1) / self.warmup
-        left = (self.steps - step) / max(1.0, self.steps * self.decay)
-        return self.learning_rate * (0.1 + 0.9 * min(1.0, left))

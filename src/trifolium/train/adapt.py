@@ -1,18 +1,21 @@
-"""One optimiser step: the clean stream once, then every noisy view's loss and gradient."""
+"""Training an adapter on a frozen base: the clean stream once, then every noisy view's loss and gradient."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..model.adapter import Adapter
 from ..model.transformer import Transformer
-from .data import Batch
+from .data import Batch, BatchPlan, Conversation
+from .evaluate import draft_quality
 from .loss import Shortlist, frozen_head_cross_entropy
-from .noise import NoisyBlocks, draw_blocks
+from .noise import NoisyBlocks, block_contexts, draw_blocks
 from .recipe import Recipe
 
 
@@ -27,9 +30,49 @@ class StepStats:
     flops: float
 
 
-def block_contexts(clean_BTD: Tensor, blocks: NoisyBlocks) -> Tensor:
-    """The clean stream's final hidden vector at every block's last known position [B, R / m, D]."""
-    return clean_BTD.gather(1, blocks.starts[..., None].expand(-1, -1, clean_BTD.shape[-1]))
+class AdapterTask:
+    """See loop.Task."""
+
+    def __init__(
+        self, model: Transformer, recipe: Recipe, training: Sequence[Conversation], held_out: Sequence[Conversation]
+    ) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.held_out = held_out
+        self._plan = BatchPlan(training, recipe.tokens_per_batch, recipe.seed)
+        self._shortlist = Shortlist(token_counts(training, model.config.vocab_size), recipe.shortlist, recipe.negatives)
+
+    @property
+    def module(self) -> nn.Module:
+        """The adapter."""
+        assert self.model.adapter is not None
+        return self.model.adapter
+
+    def accumulate(self, step: int) -> dict[str, float]:
+        """See loop.Task."""
+        stats = accumulate_gradients(self.model, self._plan.batch(step), self.recipe, self._shortlist, step)
+        return {
+            "total_rows": stats.rows,
+            "total_answer_tokens": stats.answer_tokens,
+            "loss": stats.chain_loss or stats.plain_loss,
+            "plain_loss": stats.plain_loss,
+            "flops": stats.flops,
+        }
+
+    def evaluate(self) -> dict[str, Any]:
+        """How many drafts of a held-out block would be accepted."""
+        if not self.held_out:
+            return {}
+        frequent, block = self._shortlist.frequent, self.recipe.block_size
+        return asdict(draft_quality(self.model, self.held_out, frequent, block_size=block, limit=24))
+
+
+def token_counts(conversations: Sequence[Conversation], vocab_size: int) -> Tensor:
+    """How often each token occurs in the answers [V]."""
+    counts = torch.zeros(vocab_size, dtype=torch.long)
+    for c in conversations:
+        counts += torch.bincount(torch.from_numpy(c.tokens[c.answer :]), minlength=vocab_size)
+    return counts
 
 
 def chain_hidden(model: Transformer, adapter: Adapter, hidden: Tensor, clean: Tensor, blocks: NoisyBlocks) -> Tensor:
