@@ -1,6 +1,6 @@
 """Mixture of experts as a feed-forward: a router, E small SwiGLU experts of which k see a row, and a shared expert.
 
-Commit rows are routed freely. The preview rows of one request share an expert coreset (ops.experts.coreset): a block
+Commit rows are routed freely. The preview rows of one request share an expert coreset (ops.experts.coresets): a block
 would otherwise read nearly all experts. Shapes: N rows, D hidden size, E experts, k chosen ones, F expert size.
 """
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ExpertsConfig, ModelConfig
-from ..ops.experts import ExpertsKernel, FloatExperts, Int8Experts, Routing, coreset, coresets, experts_train, route
+from ..ops.experts import ExpertsKernel, FloatExperts, Int8Experts, Routing, coresets, experts_train, route
 from ..ops.pointwise import sigmoid_exact
 from .adapter import LayerDeltas
 from .blocks import Blocks
@@ -50,7 +50,7 @@ class Experts(nn.Module):
         logits = self.router.rows(x_ND, n, tile, None)
         routing = self._route(logits, self._allowed(logits, rows, deltas))
         routing.experts[rows.real_commit : n] = routing.experts[:1]  # padding should read nothing of its own
-        rows.experts_read.append(self.kernel.distinct(routing))
+        rows.experts_read.append(routing.distinct())
         y = self.kernel(x_ND, routing, n, not rows.prefill)
         if self.shared is None or self.shared_gate is None:
             return y
@@ -70,7 +70,7 @@ class Experts(nn.Module):
         for segment in rows.segments:
             if segment.branches:
                 part = segment.previews
-                previews[part] = coreset(probabilities[part], deltas.coreset_top_p, self.sizes.top_k)
+                previews[part] = coresets(probabilities[part], deltas.coreset_top_p, self.sizes.top_k)
         return allowed
 
     def forward(

@@ -7,9 +7,19 @@ from pathlib import Path
 
 from ..errors import UsageError
 
+_BLUE, _GREY = "#1d6fa5", "#9aa5b1"
+_LOSSES = (("plain_loss", _GREY, "rows alone"), ("ar_loss", _GREY, "clean stream"), ("loss", _BLUE, "loss"))
+_DRAFTS = (("accepted", _BLUE, "with the chain"), ("accepted_plain", _GREY, "rows alone"))
+_HELD_OUT = (
+    ("ar_loss", _GREY, "next token"), ("loss", _BLUE, "next token"), ("masked_loss", _BLUE, "masked blocks of 8"),
+)  # fmt: skip
+
 
 def plot_metrics(metrics: Path, picture: Path) -> None:
-    """Draw loss and held-out drafts over the rows seen, from a metrics.jsonl. Raises UsageError without matplotlib."""
+    """Draw losses, and what was measured on held-out data, from a metrics.jsonl. Raises UsageError without matplotlib.
+
+    The horizontal axis counts noisy rows that were scored, or tokens where there are none.
+    """
     try:
         import matplotlib
 
@@ -18,18 +28,22 @@ def plot_metrics(metrics: Path, picture: Path) -> None:
     except ImportError:
         raise UsageError("curves need matplotlib: pip install 'trifolium[train]'") from None
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    seen = [r["rows"] / 1000 for r in records]
-    held = [(r["rows"] / 1000, r["held_out"]) for r in records if "held_out" in r]
+    held = [r for r in records if "held_out" in r]
+    unit = "rows" if "rows" in records[0] else "tokens"
+    drafts = bool(held) and "accepted" in held[0]["held_out"]
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    left.plot(seen, [r["plain_loss"] for r in records], color="#9aa5b1", lw=0.8, label="rows alone")
-    left.plot(seen, [r["loss"] for r in records], color="#1d6fa5", lw=0.8, label="with the chain")
-    left.set(xlabel="noisy rows scored, thousands", ylabel="cross-entropy", title="Training loss")
-    left.legend(frameon=False)
-    for key, colour, label in (("accepted", "#1d6fa5", "with the chain"), ("accepted_plain", "#9aa5b1", "rows alone")):
-        right.plot([x for x, _ in held], [1 + h[key] for _, h in held], "o-", ms=3, color=colour, label=label)
-    right.set(xlabel="noisy rows scored, thousands", ylabel="1 + accepted prefix", title="Held-out drafts")
-    right.legend(frameon=False)
+    for key, colour, label in _LOSSES:
+        if key in records[0]:
+            label = "with the chain" if key == "loss" and "plain_loss" in records[0] else label
+            left.plot([r[unit] / 1e3 for r in records], [r[key] for r in records], color=colour, lw=0.8, label=label)
+    left.set(ylabel="cross-entropy", title="Training loss")
+    for key, colour, label in _DRAFTS if drafts else _HELD_OUT:
+        points = [(r[unit] / 1e3, r["held_out"][key] + drafts) for r in held if key in r["held_out"]]
+        right.plot(*zip(*points, strict=True), "o-", ms=3, color=colour, label=label) if points else None
+    right.set(ylabel="1 + accepted prefix" if drafts else "cross-entropy", title="Held out")
     for axis in (left, right):
+        axis.set_xlabel("noisy rows scored, thousands" if unit == "rows" else "tokens seen, thousands")
+        axis.legend(frameon=False)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     temporary = picture.with_name(picture.name + ".partial.png")

@@ -1,0 +1,145 @@
+"""Make Clover in miniature: tokenizer, AR training, five ways to preview, measurements, report, the shipped model.
+
+    python recipes/nano/make.py [STAGE ...] [--out runs/nano] [--quick]
+
+Stages: pretrain, ablate, evaluate, report, ship; all of them by default. Each one continues where it stopped, and is
+skipped when its result is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import measure
+import report
+from ablation import BLOCK_SIZES, SEEDS, VARIANTS
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from model import HERE, Data, load_data, load_weights, model_config, save_weights
+from trifolium.config import ModelConfig
+from trifolium.model import Transformer
+from trifolium.train.autoregressive import PretrainTask
+from trifolium.train.diffuse import DiffuseTask
+from trifolium.train.initialise import initialise
+from trifolium.train.loop import CHECKPOINT, Progress, Task, train
+from trifolium.train.plot import plot_metrics
+from trifolium.train.recipe import Pretrain, Schedule
+
+CONSOLE = Console(stderr=True)
+MAX_LENGTH = 384
+
+
+def run(task: Task, schedule: Schedule, out: Path, title: str) -> None:
+    """Train with a progress bar on a terminal, or a line now and then in a log."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=CONSOLE, disable=not CONSOLE.is_terminal) as bars:
+        bar = bars.add_task(title, total=schedule.steps)
+
+        def on_step(progress: Progress) -> None:
+            record = progress.record
+            bars.update(bar, completed=progress.step, description=f"{title}  loss {record['loss']:.3f}")
+            if "held_out" in record or (not CONSOLE.is_terminal and progress.step % 20 == 0):
+                held_out = f"  held out {record['held_out']}" if "held_out" in record else ""
+                speed = f"{record['step_seconds']:.1f} s a step"
+                CONSOLE.print(f"{title} step {progress.step}: loss {record['loss']:.3f}, {speed}{held_out}")
+
+        train(task, schedule, out, on_step=on_step)
+    plot_metrics(out / "metrics.jsonl", out / "curves.png")
+
+
+def pretrain(out: Path, config: ModelConfig, data: Data, quick: bool) -> None:
+    """Random weights -> an AR model."""
+    recipe = Pretrain.load(HERE / "pretrain.toml")
+    if quick:
+        recipe = recipe.model_copy(update={"steps": 3, "tokens_per_batch": 512, "held_out": 4})
+    model = Transformer(config)
+    initialise(model, recipe.seed)
+    model.requires_grad_(True)
+    run(PretrainTask(model, recipe, data.training, data.held_out), recipe, out / "pretrain", "AR training")
+    save_weights(out / "ar.safetensors", model)
+
+
+def ablate(out: Path, config: ModelConfig, data: Data, quick: bool) -> None:
+    """The AR model -> every variant, for every seed."""
+    for seed in SEEDS:
+        for variant in VARIANTS:
+            folder = out / variant.name / f"seed-{seed}"
+            if (folder / "model.safetensors").exists():
+                continue
+            model, recipe = variant.model(config, out / "ar.safetensors"), variant.recipe(seed, quick)
+            task = DiffuseTask(model, recipe, data.training, data.held_out)
+            run(task, recipe, folder, f"{variant.name}, seed {seed}")
+            save_weights(folder / "model.safetensors", model)
+            (folder / CHECKPOINT).unlink()  # three times the size of the weights, and no longer needed
+
+
+def evaluate(out: Path, config: ModelConfig, data: Data, quick: bool) -> None:
+    """Measure every run."""
+    prompts, tokens, held_out = (1, 6, data.held_out[:4]) if quick else (10, 32, data.held_out[:64])
+    base = load_weights(out / "ar.safetensors", Transformer(config)).requires_grad_(False)
+    runs = [(variant, seed) for seed in SEEDS for variant in VARIANTS]
+    with Bars(console=CONSOLE, disable=not CONSOLE.is_terminal) as bars:
+        bar = bars.add_task("measuring", total=len(runs) * len(BLOCK_SIZES) * 2)
+        for variant, seed in runs:
+            folder = out / variant.name / f"seed-{seed}"
+            if (folder / "measured.json").exists():
+                bars.advance(bar, len(BLOCK_SIZES) * 2)
+                continue
+            model = load_weights(folder / "model.safetensors", variant.model(config, out / "ar.safetensors"))
+            model.requires_grad_(False)
+            measured = {
+                "drift": measure.drift(base, model, held_out),
+                "blocks": measure.blocks(model, held_out, BLOCK_SIZES),
+                "speed": measure.speed(model, data, BLOCK_SIZES, prompts, tokens, lambda: bars.advance(bar)),
+            }
+            if not CONSOLE.is_terminal:
+                CONSOLE.print(f"{variant.name}, seed {seed}: {measured['speed']}")
+            write_text(folder / "measured.json", json.dumps(measured, indent=2) + "\n")
+
+
+def write_report(out: Path) -> None:
+    """The table and pictures of docs/nano.md, in `out`."""
+    results = report.read(out, SEEDS)
+    write_text(out / "ablation.md", report.table(results))
+    report.plot(results, out / "nano-ablation.png")
+    report.plot_losses(out, SEEDS[0], out / "nano-losses.png")
+    print(report.table(results))
+
+
+def write_text(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+STAGES = ("pretrain", "ablate", "evaluate", "report", "ship")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"any of {', '.join(STAGES)}")
+    parser.add_argument("--out", type=Path, default=Path("runs/nano"), help="folder of the run")
+    parser.add_argument("--quick", action="store_true", help="toy sizes, to see that everything runs")
+    options = parser.parse_args()
+    if unknown := set(options.stages) - set(STAGES):
+        parser.error(f"no such stage: {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}")
+    wanted = options.stages or STAGES
+    out: Path = options.out
+    config = model_config()
+    data = load_data(out / "tokenizer", config.vocab_size, MAX_LENGTH, limit=300 if options.quick else None)
+    if "pretrain" in wanted and not (out / "ar.safetensors").exists():
+        pretrain(out, config, data, options.quick)
+    if "ablate" in wanted:
+        ablate(out, config, data, options.quick)
+    if "evaluate" in wanted:
+        evaluate(out, config, data, options.quick)
+    if "report" in wanted:
+        write_report(out)
+
+
+if __name__ == "__main__":
+    main()
