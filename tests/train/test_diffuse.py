@@ -1,4 +1,4 @@
-"""Full fine-tuning to block diffusion: what trains, what stays, and that gradients cross from one stream to the other."""
+"""Full fine-tuning to block diffusion: what trains, what stays, and that gradients cross between the streams."""
 
 from __future__ import annotations
 
