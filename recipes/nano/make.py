@@ -1,8 +1,8 @@
-"""Make Clover in miniature: tokenizer, AR training, five ways to preview, measurements, report, the shipped model.
+"""Make Clover in miniature: tokenizer, AR training, five ways to preview, measurements, report.
 
     python recipes/nano/make.py [STAGE ...] [--out runs/nano] [--quick]
 
-Stages: pretrain, ablate, evaluate, report, ship; all of them by default. Each one continues where it stopped, and is
+Stages: pretrain, ablate, evaluate, report; all of them by default. Each one continues where it stopped, and is
 skipped when its result is there.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import measure
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from model import HERE, Data, load_data, load_weights, model_config, save_weights
+from model import HERE, Data, load_data, load_weights, model_config, save_weights, toy
 from trifolium.config import ModelConfig
 from trifolium.model import Transformer
 from trifolium.train.autoregressive import PretrainTask
@@ -63,9 +64,9 @@ def pretrain(out: Path, config: ModelConfig, data: Data, quick: bool) -> None:
     save_weights(out / "ar.safetensors", model)
 
 
-def ablate(out: Path, config: ModelConfig, data: Data, quick: bool) -> None:
+def ablate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], quick: bool) -> None:
     """The AR model -> every variant, for every seed."""
-    for seed in SEEDS:
+    for seed in seeds:
         for variant in VARIANTS:
             folder = out / variant.name / f"seed-{seed}"
             if (folder / "model.safetensors").exists():
@@ -77,11 +78,11 @@ def ablate(out: Path, config: ModelConfig, data: Data, quick: bool) -> None:
             (folder / CHECKPOINT).unlink()  # three times the size of the weights, and no longer needed
 
 
-def evaluate(out: Path, config: ModelConfig, data: Data, quick: bool) -> None:
+def evaluate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], quick: bool) -> None:
     """Measure every run."""
     prompts, tokens, held_out = (1, 6, data.held_out[:4]) if quick else (10, 32, data.held_out[:64])
     base = load_weights(out / "ar.safetensors", Transformer(config)).requires_grad_(False)
-    runs = [(variant, seed) for seed in SEEDS for variant in VARIANTS]
+    runs = [(variant, seed) for seed in seeds for variant in VARIANTS]
     with Bars(console=CONSOLE, disable=not CONSOLE.is_terminal) as bars:
         bar = bars.add_task("measuring", total=len(runs) * len(BLOCK_SIZES) * 2)
         for variant, seed in runs:
@@ -101,12 +102,12 @@ def evaluate(out: Path, config: ModelConfig, data: Data, quick: bool) -> None:
             write_text(folder / "measured.json", json.dumps(measured, indent=2) + "\n")
 
 
-def write_report(out: Path) -> None:
+def write_report(out: Path, seeds: Sequence[int]) -> None:
     """The table and pictures of docs/nano.md, in `out`."""
-    results = report.read(out, SEEDS)
+    results = report.read(out, seeds)
     write_text(out / "ablation.md", report.table(results))
     report.plot(results, out / "nano-ablation.png")
-    report.plot_losses(out, SEEDS[0], out / "nano-losses.png")
+    report.plot_losses(out, seeds[0], out / "nano-losses.png")
     print(report.table(results))
 
 
@@ -116,7 +117,7 @@ def write_text(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-STAGES = ("pretrain", "ablate", "evaluate", "report", "ship")
+STAGES = ("pretrain", "ablate", "evaluate", "report")
 
 
 def main() -> None:
@@ -129,16 +130,17 @@ def main() -> None:
         parser.error(f"no such stage: {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}")
     wanted = options.stages or STAGES
     out: Path = options.out
-    config = model_config()
+    config = toy(model_config()) if options.quick else model_config()
+    seeds = SEEDS[:1] if options.quick else SEEDS
     data = load_data(out / "tokenizer", config.vocab_size, MAX_LENGTH, limit=300 if options.quick else None)
     if "pretrain" in wanted and not (out / "ar.safetensors").exists():
         pretrain(out, config, data, options.quick)
     if "ablate" in wanted:
-        ablate(out, config, data, options.quick)
+        ablate(out, config, data, seeds, options.quick)
     if "evaluate" in wanted:
-        evaluate(out, config, data, options.quick)
+        evaluate(out, config, data, seeds, options.quick)
     if "report" in wanted:
-        write_report(out)
+        write_report(out, seeds)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from trifolium.config import ModelConfig, PreviewConfig
 from trifolium.model import Adapter, Transformer
 from trifolium.text import ChatTemplate, Tokenizer, encode_chat
-from trifolium.train.data import Conversation, encode_corpus, read_corpus
+from trifolium.train.data import Conversation, encode_corpus, is_held_out, read_corpus
 from trifolium.train.vocabulary import MASK, SPECIALS, train_vocabulary
 
 HERE = Path(__file__).parent
@@ -55,8 +55,6 @@ def load_data(folder: Path, vocab_size: int, max_length: int, limit: int | None 
         return tokenizer.encode(text, special=False)
 
     training, held_out = encode_corpus(items, encode, encode_text, end, max_length)
-    from trifolium.train.data import is_held_out
-
     prompts = [item["messages"][:-1] for item in items if is_held_out(item["messages"][0]["content"])]
     return Data(tokenizer, training, held_out, prompts)
 
@@ -64,6 +62,16 @@ def load_data(folder: Path, vocab_size: int, max_length: int, limit: int | None 
 def model_config(path: Path = HERE / "model.toml") -> ModelConfig:
     """The AR model's shape."""
     return ModelConfig.parse(tomllib.loads(path.read_text("utf-8")), str(path))
+
+
+def toy(config: ModelConfig) -> ModelConfig:
+    """A model of the same kind that trains in seconds and knows nothing."""
+    sizes = {"vocab_size": 512, "hidden_size": 32, "num_layers": 4, "num_heads": 2, "num_kv_heads": 1, "head_dim": 16}
+    delta_net = {"key_heads": 1, "value_heads": 2, "key_dim": 16, "value_dim": 16}
+    experts = {"count": 4, "top_k": 2, "size": 16, "shared_size": 16}
+    layers = {"mixers": config.mixers[:4], "feed_forwards": config.feed_forwards[:4], "rope": {"rotary_dim": 8}}
+    values = config.model_dump(mode="python", exclude_none=True)
+    return ModelConfig.parse({**values, **sizes, **layers, "delta_net": delta_net, "experts": experts}, "toy model")
 
 
 def clover_config(config: ModelConfig, block_size: int = 8) -> ModelConfig:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -78,8 +78,9 @@ def train(
     or the loss is no longer finite; the last checkpoint is intact then.
     """
     world, store = world or World(), store or FileStore(out)
-    parameters = [p for p in task.module.parameters() if p.requires_grad]
-    optimizer = make_optimizer(parameters, schedule)
+    trained = {name: p for name, p in task.module.named_parameters() if p.requires_grad}
+    parameters = list(trained.values())
+    optimizer = make_optimizer(trained, schedule)
     totals: dict[str, Any] = {"step": 0, "seconds": 0.0}
     if store.exists():
         totals = store.load(task.module, optimizer)
@@ -94,7 +95,7 @@ def train(
         started = time.perf_counter()
         rate = schedule.learning_rate_at(step)
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["rate"]
         optimizer.zero_grad(set_to_none=True)
         metrics = task.accumulate(step)
         norm = _number(torch.nn.utils.clip_grad_norm_(parameters, schedule.clip))
@@ -127,14 +128,23 @@ def train(
     return record
 
 
-def make_optimizer(parameters: Sequence[Tensor], schedule: Schedule) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101); only matrices decay."""
-    matrices = [p for p in parameters if p.dim() >= 2]
-    vectors = [p for p in parameters if p.dim() < 2]
+def make_optimizer(parameters: Mapping[str, Tensor], schedule: Schedule) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101) over named parameters; only matrices decay.
+
+    Every group has the `rate` that the schedule's learning rate is multiplied by.
+    """
+    groups: dict[tuple[float, bool], list[Tensor]] = {}
+    for name, p in parameters.items():
+        groups.setdefault((schedule.rate_of(name), p.dim() >= 2), []).append(p)
     return torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": schedule.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-        lr=schedule.learning_rate, betas=(0.9, 0.98), fused=not any(hasattr(p, "full_tensor") for p in parameters),
-    )  # fmt: skip
+        [
+            {"params": members, "weight_decay": schedule.weight_decay if matrices else 0.0, "rate": rate}
+            for (rate, matrices), members in groups.items()
+        ],
+        lr=schedule.learning_rate,
+        betas=(0.9, 0.98),
+        fused=not any(hasattr(p, "full_tensor") for p in parameters.values()),
+    )
 
 
 def train_adapter(

@@ -7,6 +7,7 @@ p + 1 .. p + m, and row p + i predicts token p + i + 1. Rows hold masks or, in p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +46,7 @@ class NoisyBlocks(Blocks):
 
     def part(self, world: World) -> NoisyBlocks:
         """The blocks of one process's sequences."""
-        parts = {name: world.part(x) if isinstance(x, Tensor) else x for name, x in vars(self).items()}
+        parts: dict[str, Any] = {n: world.part(x) if isinstance(x, Tensor) else x for n, x in vars(self).items()}
         return NoisyBlocks(**parts)
 
 

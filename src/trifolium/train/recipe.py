@@ -18,7 +18,8 @@ class Schedule(Frozen):
     """What every kind of training shares.
 
     steps: optimiser steps in all. tokens_per_batch: padded clean tokens of a step. learning rate: linear warm-up,
-    constant, then linear decay to a tenth over the last `decay` part of the steps. clip: largest gradient norm.
+    constant, then linear decay to a tenth over the last `decay` part of the steps. rates: {end of a parameter's name:
+    multiple of the learning rate}. clip: largest gradient norm.
     """
 
     seed: int = Field(0, ge=0)
@@ -27,6 +28,7 @@ class Schedule(Frozen):
     learning_rate: float = Field(1.2e-3, gt=0)
     warmup: int = Field(20, ge=0)
     decay: float = Field(0.3, ge=0, le=1)
+    rates: dict[str, float] = Field({})
     weight_decay: float = Field(0.01, ge=0)
     clip: float = Field(1.0, gt=0)
     save_minutes: float = Field(5.0, gt=0)
@@ -49,6 +51,10 @@ class Schedule(Frozen):
             return self.learning_rate * (step + 1) / self.warmup
         left = (self.steps - step) / max(1.0, self.steps * self.decay)
         return self.learning_rate * (0.1 + 0.9 * min(1.0, left))
+
+    def rate_of(self, name: str) -> float:
+        """The multiple of the learning rate that a parameter trains at."""
+        return next((rate for end, rate in self.rates.items() if name.endswith(end)), 1.0)
 
 
 class Pretrain(Schedule):
