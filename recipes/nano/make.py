@@ -1,8 +1,8 @@
-"""Make Clover in miniature: tokenizer, AR training, five ways to preview, measurements, report.
+"""Make Clover in miniature: tokenizer, AR training, five ways to preview, measurements, report, the shipped model.
 
     python recipes/nano/make.py [STAGE ...] [--out runs/nano] [--quick]
 
-Stages: pretrain, ablate, evaluate, report; all of them by default. Each one continues where it stopped, and is
+Stages: pretrain, ablate, evaluate, report, ship; all of them by default. Each one continues where it stopped, and is
 skipped when its result is there.
 """
 
@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import measure
 import report
+import torch
 from ablation import BLOCK_SIZES, SEEDS, VARIANTS
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 from model import HERE, Data, load_data, load_weights, model_config, save_weights, toy
+from trifolium.checkpoint import write_hf
 from trifolium.config import ModelConfig
 from trifolium.model import Transformer
 from trifolium.train.autoregressive import PretrainTask
@@ -28,7 +31,7 @@ from trifolium.train.diffuse import DiffuseTask
 from trifolium.train.initialise import initialise
 from trifolium.train.loop import CHECKPOINT, Progress, Task, train
 from trifolium.train.plot import plot_metrics
-from trifolium.train.recipe import Pretrain, Schedule
+from trifolium.train.recipe import Diffuse, Pretrain, Schedule
 
 CONSOLE = Console(stderr=True)
 MAX_LENGTH = 384
@@ -111,19 +114,41 @@ def write_report(out: Path, seeds: Sequence[int]) -> None:
     print(report.table(results))
 
 
+def ship(out: Path, config: ModelConfig, data: Data, folder: Path, quick: bool) -> None:
+    """A longer run of the full design, as a checkpoint folder with its tokenizer."""
+    variant = next(v for v in VARIANTS if v.name == SHIPPED)
+    model = variant.model(config, out / "ar.safetensors")
+    recipe = Diffuse.load(HERE / "ship.toml")
+    if quick:
+        recipe = recipe.model_copy(update={"steps": 2, "tokens_per_batch": 512, "held_out": 4})
+    if (out / "shipped.safetensors").exists():
+        load_weights(out / "shipped.safetensors", model)
+    else:
+        task = DiffuseTask(model, recipe, data.training, data.held_out)
+        run(task, recipe, out / "shipped", "shipped model")
+        save_weights(out / "shipped.safetensors", model)
+    tensors = ((name, p.detach().to(torch.bfloat16)) for name, p in model.named_parameters())
+    write_hf(folder, model.config, tensors)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(out / "tokenizer" / name, folder / name)
+    print(f"{folder}: {sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.1f} MB")
+
+
 def write_text(path: Path, text: str) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
-STAGES = ("pretrain", "ablate", "evaluate", "report")
+STAGES = ("pretrain", "ablate", "evaluate", "report", "ship")
+SHIPPED = "calibration"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"any of {', '.join(STAGES)}")
     parser.add_argument("--out", type=Path, default=Path("runs/nano"), help="folder of the run")
+    parser.add_argument("--to", type=Path, help="folder for the shipped model (OUT/nano by default); must not exist")
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see that everything runs")
     options = parser.parse_args()
     if unknown := set(options.stages) - set(STAGES):
@@ -141,6 +166,8 @@ def main() -> None:
         evaluate(out, config, data, seeds, options.quick)
     if "report" in wanted:
         write_report(out, seeds)
+    if "ship" in wanted:
+        ship(out, config, data, options.to or out / "nano", options.quick)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -20,6 +21,15 @@ from .tables import PREVIEW
 
 if TYPE_CHECKING:
     from ..text import Tokenizer
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
 
 _IDENTITY = (
     "family",
@@ -89,6 +99,13 @@ class Checkpoint:
         if isinstance(self._reader, GgufReader):
             return Tokenizer.from_gguf(self._reader.plain_metadata())
         return Tokenizer.from_hf(self.path)
+
+    def copy_tokenizer(self, folder: Path) -> None:
+        """Put the tokenizer's files beside weights that were written into `folder`. Nothing, for a GGUF file."""
+        if self.format == "safetensors":
+            for name in TOKENIZER_FILES:
+                if (self.path / name).is_file():
+                    shutil.copyfile(self.path / name, folder / name)
 
     def fingerprint(self) -> str:
         """sha256 (hex) over the sizes and every norm weight as bfloat16, in name order.

@@ -1,4 +1,4 @@
-"""`trifolium train`: train an adapter by recipe, with progress, metrics and exact resuming."""
+"""`trifolium train`: train an adapter or a whole model by recipe, with progress, metrics and exact resuming."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def train(
     as_json: bool = typer.Option(False, "--json", help="Print the last metrics as JSON, nothing else."),
     help_recipe: bool = typer.Option(False, "--help-recipe", help="Print every recipe key with its default."),
 ) -> None:
-    """Train the adapter of a recipe. Ctrl-C is safe: the run goes on from its last checkpoint.
+    """Train what a recipe describes. Ctrl-C is safe: the run goes on from its last checkpoint.
+
+    A recipe with `kind = "full"` trains every weight of a hybrid model and leaves a checkpoint folder; it also runs on
+    many processes (torchrun --nproc-per-node N -m trifolium train RECIPE.toml). Others train an adapter.
 
     Leaves adapter.safetensors, metrics.jsonl and curves.png in the run's folder. `plain_loss` is the loss of the
     block's rows alone, `loss` with the chain over them; `held_out` tells how many drafts of a block would be accepted.
@@ -31,7 +34,11 @@ def train(
     from ..train.recipe import Recipe
 
     if help_recipe:
+        from ..train.full import Full
+
         _print_recipe(Recipe)
+        typer.echo("")
+        _print_recipe(Full)
         return
     if recipe is None:
         raise UsageError("name a recipe (trifolium train RECIPE.toml), or make one with trifolium convert")
@@ -39,6 +46,7 @@ def train(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from ..train.convert import train_recipe
+    from ..train.full import train_full
     from ..train.loop import Progress as Step
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -48,20 +56,35 @@ def train(
 
         def on_step(step: Step) -> None:
             r = step.record
-            text = f"loss {r['loss']:.3f}  {r['gflops']:.0f} GFLOP/s"
-            if "held_out" in r:
+            text = f"loss {r['loss']:.3f}  {r['step_seconds']:.1f} s a step"
+            if "accepted" in r.get("held_out", {}):
                 bar.print(f"step {step.step}: held-out drafts accepted {r['held_out']['accepted']:.3f} of a block")
             bar.update(task, completed=step.step, total=step.steps, description=text)
 
-        record = train_recipe(
-            recipe, out=out, start_from=start_from, on_step=on_step, stop_at=stop_at, compile_layers=compile_layers
-        )
+        if _kind(recipe) == "full":
+            if start_from is not None or compile_layers:
+                raise UsageError("--start-from and --compile are for adapters; a full recipe starts from its base")
+            record = train_full(recipe, out=out, on_step=on_step, stop_at=stop_at)
+        else:
+            record = train_recipe(
+                recipe, out=out, start_from=start_from, on_step=on_step, stop_at=stop_at, compile_layers=compile_layers
+            )
     if as_json:
         print(json.dumps(record))
     elif record:
         typer.echo(f"step {record['step']}, {record['seconds']:.0f} s of training, loss {record['loss']:.3f}")
     else:
         typer.echo("nothing left to do: the run has reached its last step")
+
+
+def _kind(recipe: Path) -> str:
+    """What a recipe file trains; faults in it are found when it is read as a whole."""
+    import tomllib
+
+    try:
+        return str(tomllib.loads(recipe.read_text("utf-8")).get("kind", "adapter"))
+    except (OSError, ValueError):
+        return "adapter"
 
 
 def _print_recipe(recipe: type) -> None:

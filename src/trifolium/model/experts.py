@@ -6,6 +6,8 @@ would otherwise read nearly all experts. Shapes: N rows, D hidden size, E expert
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -95,5 +97,5 @@ class Experts(nn.Module):
         y = experts_train(x.flatten(0, 1), routing, self.gate_up, self.down).view_as(x)
         if self.shared is None or self.shared_gate is None:
             return y
-        shared = self.shared(x, deltas)
-        return y + self.shared_gate(x).sigmoid() * shared
+        shared: Tensor = self.shared(x, deltas)
+        return y + cast(Tensor, self.shared_gate(x)).sigmoid() * shared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,20 +71,20 @@ class TrainingData:
     held_out: list[Conversation]
 
 
-def load_data(recipe: Recipe, folder: Path, checkpoint: Checkpoint) -> TrainingData:
+def load_data(files: Sequence[str], folder: Path, checkpoint: Checkpoint, max_length: int) -> TrainingData:
     """Read and tokenise a recipe's files (relative to `folder`) with the base's tokenizer and template."""
     tokenizer = checkpoint.tokenizer()
     template = ChatTemplate.of(tokenizer)
     end = tokenizer.eot_id if tokenizer.eot_id is not None else tokenizer.eos_id
     if end is None:
         raise ConfigError(f"{checkpoint.name} has no end-of-turn token, so answers can't be told apart")
-    items = read_corpus([folder / name for name in recipe.data])
+    items = read_corpus([folder / name for name in files])
     training, held_out = encode_corpus(
         items,
         lambda messages: encode_chat(tokenizer, template, messages),
         lambda text: tokenizer.encode(text, special=False),
         end,
-        recipe.max_length,
+        max_length,
     )
     return TrainingData(training, held_out)
 
@@ -108,7 +108,7 @@ def train_recipe(
     recipe = Recipe.load(recipe_path)
     folder = Path(out) if out is not None else recipe_path.parent / recipe.out
     checkpoint = open_checkpoint(recipe.base)
-    data = load_data(recipe, recipe_path.parent, checkpoint)
+    data = load_data(recipe.data, recipe_path.parent, checkpoint, recipe.max_length)
     model = load_for_training(checkpoint)
     if start_from is None:
         model.adapter = fresh_adapter(checkpoint, model, recipe)

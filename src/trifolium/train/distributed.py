@@ -20,9 +20,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
@@ -76,7 +78,7 @@ class ShardedStore:
                 path.mkdir(parents=True)
             self._wait()
             writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
-            dcp.save(_tensors(module, optimizer), storage_writer=writer)
+            save(_tensors(module, optimizer), storage_writer=writer)
             if self.world.leads:
                 partial = path / (_PROGRESS + ".partial")
                 partial.write_text(json.dumps(progress), encoding="utf-8")
@@ -98,8 +100,8 @@ class ShardedStore:
                 for p in group["params"]:
                     step = torch.tensor(float(progress["step"]))
                     optimizer.state[p] = {"step": step, **{moment: torch.zeros_like(p) for moment in _MOMENTS}}
-            dcp.load(_tensors(module, optimizer), storage_reader=HuggingFaceStorageReader(str(path)))
-        except (OSError, ValueError, KeyError, dcp.api.CheckpointException) as error:
+            load(_tensors(module, optimizer), storage_reader=HuggingFaceStorageReader(str(path)))
+        except (OSError, ValueError, KeyError, CheckpointException) as error:
             raise CorruptFileError(f"{path} is not a checkpoint of this recipe: {error}") from None
         return progress
 

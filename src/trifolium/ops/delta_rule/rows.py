@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
+from .. import native
 
 
 class Advanced(NamedTuple):
@@ -42,6 +43,8 @@ def advance(
     """
     if any(not 0 <= row < len(q_NHd) for row in keep):
         raise UsageError(f"can keep the state after rows 0 .. {len(q_NHd) - 1}; asked for {sorted(keep)}")
+    if native.supports(state_Hde):
+        return Advanced(*native.delta_rows(q_NHd, k_NHd, v_NHe, decay_NH, beta_NH, state_Hde, keep))
     scale = q_NHd.shape[-1] ** -0.5
     state = _own(state_Hde)
     out, updates = torch.empty_like(v_NHe), torch.empty_like(v_NHe)
@@ -64,6 +67,8 @@ def apply(state_Hde: Tensor, decay_NH: Tensor, k_NHd: Tensor, updates_NHe: Tenso
 
     The updates must come from an `advance` that saw the same rows before each of them.
     """
+    if native.supports(state_Hde):
+        return native.delta_apply(state_Hde, decay_NH, k_NHd, updates_NHe, rows)
     state = _own(state_Hde)
     for row in rows:
         state.mul_(_own(decay_NH[row])[:, None, None])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .. import native
 from ..linear import Int8Linear
 from ..pointwise import swiglu, swiglu_exact
 from .routing import Routing
@@ -74,13 +75,16 @@ def experts_train(x_ND: Tensor, routing: Routing, gate_up_EFD: Tensor, down_EDF:
 
 
 class FloatExperts:
-    """Products in float32 or bfloat16; exact rows of an expert run in tiles of a fixed height."""
+    """Products in float32 or bfloat16: by the native kernel, or else with an expert's exact rows in tiles."""
 
     def __init__(self, gate_up_EFD: Tensor, down_EDF: Tensor, dtype: torch.dtype) -> None:
-        self.exact = dtype == torch.float32
-        self.gate_up, self.down = gate_up_EFD.to(dtype), down_EDF.to(dtype)
+        self.gate_up, self.down = gate_up_EFD.to(dtype).contiguous(), down_EDF.to(dtype).contiguous()
+        self.native = native.supports(self.gate_up)
+        self.exact = self.native or dtype == torch.float32
 
     def __call__(self, x_ND: Tensor, routing: Routing, num_commit: int, exact: bool) -> Tensor:
+        if self.native:
+            return combine(native.experts(x_ND, routing.experts, self.gate_up, self.down), routing.weights)
         x = x_ND.to(self.gate_up.dtype)
         if not (exact and self.exact):
             outputs = by_assignment(routing, lambda expert, rows: self._run(expert, x[rows]), x)

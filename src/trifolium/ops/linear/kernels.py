@@ -12,10 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .. import native
 from .reference import quantise_rows
 
 ALIGN = 16
 """Floats of one cache line."""
+
+
+NATIVE_ROWS = 64
+"""Prompts have chunks of more rows than this; torch's own products are faster there, and a fixed grid keeps them exact."""
 
 
 class LinearKernel(Protocol):
@@ -37,18 +42,29 @@ class LinearKernel(Protocol):
 
 
 class FloatLinear:
-    """Products in float32 or bfloat16. Commit rows run in tiles of a fixed height, so that each sees one GEMM shape.
+    """Products in float32 or bfloat16.
 
-    Exact rows are padded to whole cache lines: matrix libraries may round a row by how its start is aligned.
+    With the native kernels (ops.native), up to NATIVE_ROWS rows are exact as they are, in either dtype: no sum depends
+    on another row. Without them, float32 commit rows run in tiles of a fixed height, so that each sees one GEMM shape,
+    padded to whole cache lines, since matrix libraries may round a row by how its start is aligned.
     """
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
-        self.exact = self.tiled = dtype == torch.float32
-        self.padding = -weight_OI.shape[1] % ALIGN if self.exact else 0
-        self.weight = F.pad(weight_OI.to(dtype), (0, self.padding)) if self.padding else weight_OI.to(dtype)
+        self.native = native.supports(weight_OI.to(dtype))
+        self.exact = self.native or dtype == torch.float32
+        self.tiled = not self.native and self.exact
+        self.padding = -weight_OI.shape[1] % ALIGN if self.tiled else 0
+        weight = weight_OI.to(dtype).contiguous()
+        self.weight = F.pad(weight, (0, self.padding)) if self.padding else weight
+        # Without bfloat16 in hardware torch's own product is slower at any number of rows.
+        self.wide = dtype == torch.float32 or torch.cpu._is_avx512_bf16_supported()
         self.bias = None if bias_O is None else bias_O.to(dtype)
 
     def __call__(self, x_NI: Tensor, num_commit: int, tile: int | None) -> Tensor:
+        prefill = tile is None and num_commit > NATIVE_ROWS
+        if self.native and not (prefill and self.wide):
+            y = native.linear(x_NI, self.weight)
+            return y if self.bias is None else y.add_(self.bias)
         x = x_NI.to(self.weight.dtype)
         if self.padding:
             x = F.pad(x, (0, self.padding))

@@ -1,0 +1,103 @@
+"""Kernels in C++ for a few rows, where a compiler is at hand; see build.py.
+
+Letters: N rows, I inputs, O outputs, D hidden size, E experts, k chosen ones, F expert size, A = N * k assignments,
+H heads, d key head size, e value head size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from .build import Native, native
+
+__all__ = ["Native", "delta_apply", "delta_rows", "experts", "linear", "native", "supports"]
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def supports(weight: Tensor) -> bool:
+    """Whether the kernels are there, and can read this weight."""
+    return weight.device.type == "cpu" and weight.dtype in DTYPES and native().library is not None
+
+
+def _library() -> ctypes.CDLL:
+    library = native().library
+    assert library is not None, "ask supports() first"
+    return library
+
+
+def _at(tensor: Tensor) -> ctypes.c_void_p:
+    assert tensor.is_contiguous()
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def _i64(value: int) -> ctypes.c_int64:
+    return ctypes.c_int64(value)
+
+
+def _threads() -> ctypes.c_int:
+    return ctypes.c_int(torch.get_num_threads())
+
+
+def linear(x_NI: Tensor, weight_OI: Tensor) -> Tensor:
+    """x W^T for float32 rows and float32 or bfloat16 weights -> [N, O]; a row's bits depend on nothing but itself."""
+    x = x_NI.contiguous()
+    n, inputs = x.shape
+    y = x.new_empty(n, len(weight_OI))
+    bf16 = ctypes.c_int(weight_OI.dtype == torch.bfloat16)
+    _library().trifolium_linear(
+        _at(x), _i64(n), _at(weight_OI), bf16, _i64(inputs), _i64(len(weight_OI)), _at(y), _threads()
+    )
+    return y
+
+
+def experts(x_ND: Tensor, experts_Nk: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor) -> Tensor:
+    """Every assignment's down(silu(gate x) * up x) -> [N, k, D]; each expert is read once, by one thread."""
+    x = x_ND.contiguous()
+    k, size = experts_Nk.shape[1], down_EDF.shape[2]
+    flat = experts_Nk.flatten()
+    order = flat.argsort(stable=True)
+    groups, counts = flat[order].unique_consecutive(return_counts=True)
+    starts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+    out = x.new_empty(len(flat), x.shape[1])
+    bf16 = ctypes.c_int(gate_up_EFD.dtype == torch.bfloat16)
+    _library().trifolium_experts(
+        _at(x), _i64(len(x)), _at(groups), _at(starts), _i64(len(groups)), _at(order), _i64(k), _at(gate_up_EFD), _at(down_EDF), bf16,
+        _i64(x.shape[1]), _i64(size), _at(out), _threads(),
+    )  # fmt: skip
+    return out.view(-1, k, x.shape[1])
+
+
+def delta_rows(
+    q_NHd: Tensor, k_NHd: Tensor, v_NHe: Tensor, decay_NH: Tensor, beta_NH: Tensor, state_Hde: Tensor,
+    keep: Collection[int],
+) -> tuple[Tensor, Tensor, dict[int, Tensor], Tensor]:  # fmt: skip
+    """ops.delta_rule.advance: (out [N, H, e], updates [N, H, e], states after the rows in `keep`, the last state)."""
+    q, k, v, decay, beta, state = (t.contiguous() for t in (q_NHd, k_NHd, v_NHe, decay_NH, beta_NH, state_Hde))
+    n, heads, d = q.shape
+    e = v.shape[-1]
+    rows = sorted(keep)
+    index = torch.tensor(rows, dtype=torch.long)
+    out, updates, last = torch.empty_like(v), torch.empty_like(v), torch.empty_like(state)
+    kept = state.new_empty(len(rows), *state.shape)
+    _library().trifolium_delta_rows(
+        _at(q), _at(k), _at(v), _at(decay), _at(beta), _at(state), _i64(n), _i64(heads), _i64(d), _i64(e), _at(index),
+        _i64(len(rows)), _at(out), _at(updates), _at(kept), _at(last), _threads(),
+    )  # fmt: skip
+    return out, updates, {row: kept[i] for i, row in enumerate(rows)}, last
+
+
+def delta_apply(state_Hde: Tensor, decay_NH: Tensor, k_NHd: Tensor, updates_NHe: Tensor, rows: Sequence[int]) -> Tensor:
+    """ops.delta_rule.apply: the state after these rows alone, bit for bit what `delta_rows` would have made of them."""
+    state, decay, k, updates = (t.contiguous() for t in (state_Hde, decay_NH, k_NHd, updates_NHe))
+    last = torch.empty_like(state)
+    index = torch.tensor(list(rows), dtype=torch.long)
+    _library().trifolium_delta_apply(
+        _at(decay), _at(k), _at(updates), _at(state), _at(index), _i64(len(rows)), _i64(state.shape[0]),
+        _i64(state.shape[1]), _i64(state.shape[2]), _at(last), _threads(),
+    )  # fmt: skip
+    return last
