@@ -102,13 +102,22 @@ def evaluate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], q
             write_text(folder / "measured.json", json.dumps(measured, indent=2) + "\n")
 
 
-def write_report(out: Path, seeds: Sequence[int]) -> None:
-    """The table and pictures of docs/nano.md, in `out`."""
+def write_report(out: Path, seeds: Sequence[int], docs: Path | None) -> None:
+    """Table and pictures in `out`; with `docs`, also into its nano.md and its folder of pictures."""
     results = report.read(out, seeds)
-    write_text(out / "ablation.md", report.table(results))
+    table = report.table(results)
+    write_text(out / "ablation.md", table)
     report.plot(results, out / "nano-ablation.png")
     report.plot_losses(out, seeds[0], out / "nano-losses.png")
-    print(report.table(results))
+    print(table)
+    if docs is not None:
+        page = docs / "nano.md"
+        write_text(page, report.with_table(page.read_text("utf-8"), table))
+        pictures = {"nano-ablation": "nano-ablation.png", "nano-losses": "nano-losses.png"}
+        pictures |= {"nano-pretraining": "pretrain/curves.png"}
+        (docs / "pictures").mkdir(exist_ok=True)
+        for name, made in pictures.items():
+            (docs / "pictures" / f"{name}.png").write_bytes((out / made).read_bytes())
 
 
 def write_text(path: Path, text: str) -> None:
@@ -125,6 +134,7 @@ def main() -> None:
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"any of {', '.join(STAGES)}")
     parser.add_argument("--out", type=Path, default=Path("runs/nano"), help="folder of the run")
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see that everything runs")
+    parser.add_argument("--docs", type=Path, help="folder of nano.md, to put the report's table and pictures into")
     options = parser.parse_args()
     if unknown := set(options.stages) - set(STAGES):
         parser.error(f"no such stage: {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}")
@@ -140,7 +150,7 @@ def main() -> None:
     if "evaluate" in wanted:
         evaluate(out, config, data, seeds, options.quick)
     if "report" in wanted:
-        write_report(out, seeds)
+        write_report(out, seeds, options.docs)
 
 
 if __name__ == "__main__":
