@@ -1,6 +1,6 @@
 """Make Clover in miniature: tokenizer, AR training, five ways to preview, measurements, report.
 
-    python recipes/nano/make.py [STAGE ...] [--out runs/nano] [--quick]
+    python recipes/nano/make.py [STAGE ...] [--out runs/nano] [--seeds 1 2] [--quick]
 
 Stages: pretrain, ablate, evaluate, report; all of them by default. Each one continues where it stopped, and is
 skipped when its result is there.
@@ -133,6 +133,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"any of {', '.join(STAGES)}")
     parser.add_argument("--out", type=Path, default=Path("runs/nano"), help="folder of the run")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", help="only these: two processes with a seed and a core each share the work"
+    )
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see that everything runs")
     parser.add_argument("--docs", type=Path, help="folder of nano.md, to put the report's table and pictures into")
     options = parser.parse_args()
@@ -141,7 +144,7 @@ def main() -> None:
     wanted = options.stages or STAGES
     out: Path = options.out
     config = toy(model_config()) if options.quick else model_config()
-    seeds = SEEDS[:1] if options.quick else SEEDS
+    seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
     data = load_data(out / "tokenizer", config.vocab_size, MAX_LENGTH, limit=300 if options.quick else None)
     if "pretrain" in wanted and not (out / "ar.safetensors").exists():
         pretrain(out, config, data, options.quick)
