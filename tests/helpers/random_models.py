@@ -32,6 +32,40 @@ def tiny_config(family: str = "llama", **changes: Any) -> ModelConfig:
     return ModelConfig.parse({**values, **changes}, "test")
 
 
+def tiny_hybrid(family: str = "qwen3_5_moe_text", **changes: Any) -> ModelConfig:
+    """Three delta-net layers and one of attention; sizes all differ. V 97, D 48, H 6, K 2, d 16 of which 8 rotate.
+
+    Delta net: 2 key heads of 10, 6 value heads of 14, 4 taps. Experts: 7, of which 3, of size 20, shared one 26.
+    Dense feed-forward 36: all of qwen3_5_text's, and the second layer of qwen3_next.
+    """
+    dense = {"qwen3_5_text": ("dense",) * 4, "qwen3_next": ("experts", "dense", "experts", "experts")}
+    values: dict[str, Any] = {
+        "family": family,
+        "vocab_size": 97,
+        "hidden_size": 48,
+        "intermediate_size": 36,
+        "num_layers": 4,
+        "num_heads": 6,
+        "num_kv_heads": 2,
+        "head_dim": 16,
+        "rms_norm_eps": 1e-5,
+        "tie_embeddings": False,
+        "qk_norm": True,
+        "output_gate": True,
+        "norm_offset": 1,
+        "delta_net": {"key_heads": 2, "value_heads": 6, "key_dim": 10, "value_dim": 14, "conv_width": 4},
+        "rope": {"rotary_dim": 8},
+        "max_positions": 512,
+        "mixers": ("delta_net", "delta_net", "delta_net", "attention"),
+        "feed_forwards": dense.get(family, ("experts",) * 4),
+    }
+    if family != "qwen3_5_text":
+        values["experts"] = {"count": 7, "top_k": 3, "size": 20, "shared_size": 26}
+    if family == "clover_moe":
+        values["preview"] = {"mask_token": 95, "block_size": 6}
+    return ModelConfig.parse({**values, **changes}, "test")
+
+
 def randomise(module: nn.Module, seed: int) -> None:
     """Matrices that keep the size of vectors, norm weights around 1, other vectors (biases, embeddings) around 0."""
     generator = torch.Generator().manual_seed(seed)

@@ -42,7 +42,7 @@ def engine_config(tied: bool = False, **changes: int) -> ModelConfig:
 
 
 def hybrid_config() -> ModelConfig:
-    """V 101, D 40; three delta-net layers (2 key and 4 value heads of 6 and 10) to one of gated attention; 5 experts."""
+    """V 101, D 40; three delta-net layers (2 key, 4 value heads of 6 and 10) to one of gated attention; 5 experts."""
     changes: dict[str, object] = {
         "family": "qwen3_5_moe_text",
         "num_layers": 4,

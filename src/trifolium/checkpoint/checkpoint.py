@@ -16,6 +16,7 @@ from . import hub, names
 from .gguf import GgufReader
 from .hf import CONFIG, HfReader, is_pickle, pickle_error
 from .shelf import Shelf
+from .tables import PREVIEW
 
 if TYPE_CHECKING:
     from ..text import Tokenizer
@@ -60,14 +61,26 @@ class Checkpoint:
         self.config = reader.config
         self.licence = licence
         self._reader = reader
-        self._targets = list(names.targets(self.config, "hf" if format == "safetensors" else "gguf"))
+        naming: names.Naming = "hf" if format == "safetensors" else "gguf"
+        self._targets = list(names.targets(self.config, naming, reader.shapes))
         wanted = ((source.name, source.shape) for target in self._targets for source in target.sources)
         names.check_shapes(wanted, reader.shapes, str(self.path), ignored=reader.ignored)
 
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """(our name, tensor of `dtype`) of every tensor, each read when it is asked for."""
+        """(our name, tensor of `dtype`) of every tensor of the base model, each read when it is asked for."""
         for target in self._targets:
-            yield names.join(target, dtype, self._reader.read)
+            if not target.name.startswith(PREVIEW):
+                yield names.join(target, dtype, self._reader.read)
+
+    def preview_tensors(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """The tensors of `dtype` by which a clover_moe checkpoint previews by itself: the adapter's names for them.
+
+        Four of every delta-net layer: `layers.{i}.preview.right`, `.logit_scale`, `.history_bias` and `.history_c`.
+        Empty for the other families.
+        """
+        previews = (target for target in self._targets if target.name.startswith(PREVIEW))
+        tensors = (names.join(target, dtype, self._reader.read) for target in previews)
+        return {name.removeprefix(PREVIEW): tensor for name, tensor in tensors}
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer and chat template that came with the weights."""

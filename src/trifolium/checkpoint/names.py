@@ -1,147 +1,68 @@
-"""The name tables: what each of our tensors is made of in a HF checkpoint and in a GGUF file.
-
-One table per family, read in both directions. A row says which of our tensors it makes, and the ordered list of
-their tensors that are stacked on dimension 0 to make it. Their shapes are written in the letters of `config.py`
-(V, D, F, H, K, d), so that every expectation is derived from the ModelConfig and from nowhere else.
-
-Our layout: a linear layer is [out, in]; q|k|v and gate|up are fused; rotary pairs are (i, i + d/2), as in HF.
-"""
+"""The name tables (tables.py) with a model's sizes filled in, and tensors split and joined by them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from math import prod
+from typing import Literal
 
 import torch
 
-from ..config import ModelConfig
+from ..config import DeltaNetConfig, ExpertsConfig, ModelConfig
 from ..errors import TensorMismatchError, UnsupportedModelError
+from .tables import HYBRIDS, TABLES, Part, Row
 
 Naming = Literal["hf", "gguf"]
 Shape = tuple[int, ...]
 
 
-class Part(NamedTuple):
-    """One of their tensors: its two names ({i} is the layer), its shape in letters, and whose heads its rows are."""
-
-    hf: str
-    gguf: str
-    shape: str
-    heads: Literal["H", "K"] | None = None  # rotary rows, which llama GGUF files store in another order
-
-
-class Row(NamedTuple):
-    """One of our tensors, the parts it is stacked from, and the ModelConfig flag that it depends on."""
-
-    ours: str
-    parts: tuple[Part, ...]
-    when: Literal["untied", "qkv_bias", "out_bias", "mlp_bias", "qk_norm"] | None = None
-
-
-_L = "model.layers.{i}."
-_B = "blk.{i}."
-
-_TRUNK = (
-    Row("embed.weight", (Part("model.embed_tokens.weight", "token_embd.weight", "V D"),)),
-    Row("layers.{i}.mixer_norm.weight", (Part(_L + "input_layernorm.weight", _B + "attn_norm.weight", "D"),)),
-    Row(
-        "layers.{i}.mixer.qkv.weight",
-        (
-            Part(_L + "self_attn.q_proj.weight", _B + "attn_q.weight", "Hd D", "H"),
-            Part(_L + "self_attn.k_proj.weight", _B + "attn_k.weight", "Kd D", "K"),
-            Part(_L + "self_attn.v_proj.weight", _B + "attn_v.weight", "Kd D"),
-        ),
-    ),
-    Row("layers.{i}.mixer.out.weight", (Part(_L + "self_attn.o_proj.weight", _B + "attn_output.weight", "D Hd"),)),
-    Row("layers.{i}.ffn_norm.weight", (Part(_L + "post_attention_layernorm.weight", _B + "ffn_norm.weight", "D"),)),
-    Row(
-        "layers.{i}.ffn.gate_up.weight",
-        (
-            Part(_L + "mlp.gate_proj.weight", _B + "ffn_gate.weight", "F D"),
-            Part(_L + "mlp.up_proj.weight", _B + "ffn_up.weight", "F D"),
-        ),
-    ),
-    Row("layers.{i}.ffn.down.weight", (Part(_L + "mlp.down_proj.weight", _B + "ffn_down.weight", "D F"),)),
-    Row("norm.weight", (Part("model.norm.weight", "output_norm.weight", "D"),)),
-    Row("head.weight", (Part("lm_head.weight", "output.weight", "V D"),), "untied"),
-)
-_QKV_BIAS = Row(
-    "layers.{i}.mixer.qkv.bias",
-    (
-        Part(_L + "self_attn.q_proj.bias", _B + "attn_q.bias", "Hd", "H"),
-        Part(_L + "self_attn.k_proj.bias", _B + "attn_k.bias", "Kd", "K"),
-        Part(_L + "self_attn.v_proj.bias", _B + "attn_v.bias", "Kd"),
-    ),
-    "qkv_bias",
-)
-_OUT_BIAS = Row(
-    "layers.{i}.mixer.out.bias", (Part(_L + "self_attn.o_proj.bias", _B + "attn_output.bias", "D"),), "out_bias"
-)
-_MLP_BIASES = (
-    Row(
-        "layers.{i}.ffn.gate_up.bias",
-        (
-            Part(_L + "mlp.gate_proj.bias", _B + "ffn_gate.bias", "F"),
-            Part(_L + "mlp.up_proj.bias", _B + "ffn_up.bias", "F"),
-        ),
-        "mlp_bias",
-    ),
-    Row("layers.{i}.ffn.down.bias", (Part(_L + "mlp.down_proj.bias", _B + "ffn_down.bias", "D"),), "mlp_bias"),
-)
-_QK_NORMS = (
-    Row(
-        "layers.{i}.mixer.q_norm.weight",
-        (Part(_L + "self_attn.q_norm.weight", _B + "attn_q_norm.weight", "d"),),
-        "qk_norm",
-    ),
-    Row(
-        "layers.{i}.mixer.k_norm.weight",
-        (Part(_L + "self_attn.k_norm.weight", _B + "attn_k_norm.weight", "d"),),
-        "qk_norm",
-    ),
-)
-
-TABLES: Mapping[str, tuple[Row, ...]] = {
-    "llama": (*_TRUNK, _QKV_BIAS, _OUT_BIAS, *_MLP_BIASES),
-    "qwen2": (*_TRUNK, _QKV_BIAS),
-    "qwen3": (*_TRUNK, _QKV_BIAS, _OUT_BIAS, *_QK_NORMS),
-}
-
-
 @dataclass(frozen=True)
 class Source:
-    """One of their tensors, with names and sizes filled in. `heads` is 0 where the rows are not rotary."""
+    """One of their tensors, with names and sizes filled in.
+
+    `heads` is 0 where the rows are not rotary. `pieces` is empty where the rows are in our order, see tables.Part.
+    """
 
     name: str
     shape: Shape
     heads: int
+    pieces: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Target:
-    """One of our tensors and the sources that are stacked to make it."""
+    """One of our tensors and the sources that fill it, one after another in memory order."""
 
     name: str
     shape: Shape
     sources: tuple[Source, ...]
 
 
-def targets(config: ModelConfig, naming: Naming) -> Iterator[Target]:
+def targets(config: ModelConfig, naming: Naming, found: Collection[str] = ()) -> Iterator[Target]:
     """All tensors of a model in our names, in the order of the table and of the layers.
 
+    `found`: the names in a file, by which a row that is published in two forms takes the one that is there.
     Raises UnsupportedModelError when `config` wants a tensor that the family's table doesn't have.
     """
-    flags = _flags(config)
     table = TABLES[config.family]
-    known = {row.when for row in table}
-    if missing := [flag for flag, wanted in flags.items() if wanted and flag not in known]:
+    if naming == "gguf" and config.family in HYBRIDS:
+        raise UnsupportedModelError(f"GGUF files of {config.family} models are not read; take the safetensors version")
+    flags = _flags(config)
+    known = {row.when for row in table} | {row.kind for row in table}
+    wanted = [flag for flag, value in flags.items() if value] + sorted({*config.mixers, *config.feed_forwards})
+    missing = [what for what in wanted if what not in known]
+    if config.output_gate and config.family not in HYBRIDS:
+        missing.append("output_gate")
+    if missing:
         raise UnsupportedModelError(f"a {config.family} model has no {', '.join(missing)}; choose another family")
     rows = [row for row in table if row.when is None or flags[row.when]]
     sizes = _sizes(config)
-    yield from (_target(row, naming, sizes, 0) for row in rows if "{i}" not in row.ours)
-    for layer in range(config.num_layers):
-        yield from (_target(row, naming, sizes, layer) for row in rows if "{i}" in row.ours)
+    yield from (_target(row, naming, sizes, 0, found) for row in rows if "{i}" not in row.ours)
+    for layer, kinds in enumerate(zip(config.mixers, config.feed_forwards, strict=True)):
+        for row in rows:
+            if "{i}" in row.ours and (row.kind is None or row.kind in kinds):
+                yield _target(row, naming, sizes, layer, found)
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, Shape]:
@@ -150,20 +71,31 @@ def expected_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 
 def split(target: Target, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """The table in reverse: (their name, their part) of one of our tensors. The parts are views."""
-    start = 0
-    for source in target.sources:
-        yield source.name, tensor.narrow(0, start, source.shape[0])
-        start += source.shape[0]
+    """The table in reverse: (their name, their part) of one of our tensors: views, but for rows in another order."""
+    for source, ours in _parts(target, tensor.contiguous()):
+        if source.pieces:
+            theirs = torch.empty_like(ours)
+            for a, b in _pieces(source, theirs, ours):
+                a.copy_(b)
+            yield source.name, theirs
+        else:
+            yield source.name, ours
 
 
 def join(target: Target, dtype: torch.dtype, read: Callable[[Source, torch.Tensor], None]) -> tuple[str, torch.Tensor]:
-    """(our name, our tensor): `read(source, out)` fills each part in place, so nothing is held twice."""
+    """(our name, our tensor): `read(source, out)` fills each part in place, so nothing is held twice.
+
+    Only a part whose rows have another order than ours is held twice while they are put in order.
+    """
     out = torch.empty(target.shape, dtype=dtype)
-    start = 0
-    for source in target.sources:
-        read(source, out.narrow(0, start, source.shape[0]))
-        start += source.shape[0]
+    for source, ours in _parts(target, out):
+        if source.pieces:
+            theirs = torch.empty_like(ours)
+            read(source, theirs)
+            for a, b in _pieces(source, theirs, ours):
+                b.copy_(a)
+        else:
+            read(source, ours)
     return target.name, out
 
 
@@ -183,31 +115,58 @@ def check_shapes(
         )
 
 
-def _target(row: Row, naming: Naming, sizes: Mapping[str, int], layer: int) -> Target:
-    sources = tuple(
-        Source(
-            name=(part.hf if naming == "hf" else part.gguf).replace("{i}", str(layer)),
-            shape=tuple(sizes[letter] for letter in part.shape.split()),
-            heads=sizes[part.heads] if part.heads else 0,
-        )
-        for part in row.parts
-    )
-    rows = sum(source.shape[0] for source in sources)
-    return Target(row.ours.replace("{i}", str(layer)), (rows, *sources[0].shape[1:]), sources)
+def _parts(target: Target, tensor: torch.Tensor) -> Iterator[tuple[Source, torch.Tensor]]:
+    """(source, the view of our contiguous `tensor` that it fills, in the source's shape)."""
+    start = 0
+    for source in target.sources:
+        size = prod(source.shape)
+        yield source, tensor.view(-1).narrow(0, start, size).view(source.shape)
+        start += size
+
+
+def _pieces(source: Source, theirs: torch.Tensor, ours: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(their view, our view) [heads, piece, in] of each piece: their rows go head by head, ours piece by piece."""
+    heads = source.shape[0] // sum(source.pieces)
+    by_head = theirs.view(heads, sum(source.pieces), -1)
+    start = 0
+    for piece in source.pieces:
+        rows = ours.narrow(0, heads * start, heads * piece)
+        yield by_head.narrow(1, start, piece), rows.view(heads, piece, -1)
+        start += piece
+
+
+def _target(row: Row, naming: Naming, sizes: Mapping[str, int], layer: int, found: Collection[str]) -> Target:
+    def source(part: Part, expert: int) -> Source:
+        name = (part.hf if naming == "hf" else part.gguf).replace("{i}", str(layer)).replace("{e}", str(expert))
+        shape = tuple(sizes[letter] for letter in part.shape.split())
+        pieces = tuple(sizes[letter] for letter in part.pieces.split())
+        return Source(name, shape, sizes[part.heads] if part.heads else 0, pieces)
+
+    parts = row.other if row.other and source(row.other[0], 0).name in found else row.parts
+    experts = sizes["E"] if any("{e}" in part.hf for part in parts) else 1
+    sources = tuple(source(part, expert) for expert in range(experts) for part in parts)
+    if row.shape:
+        shape = tuple(sizes[letter] for letter in row.shape.split())
+    else:
+        shape = (sum(source.shape[0] for source in sources), *sources[0].shape[1:])
+    return Target(row.ours.replace("{i}", str(layer)), shape, sources)
 
 
 def _flags(config: ModelConfig) -> dict[str, bool]:
+    experts = config.experts if "experts" in config.feed_forwards else None
     return {
         "untied": not config.tie_embeddings,
         "qkv_bias": config.qkv_bias,
         "out_bias": config.out_bias,
         "mlp_bias": config.mlp_bias,
         "qk_norm": config.qk_norm,
+        "shared": experts is not None and experts.shared_size > 0,
     }
 
 
 def _sizes(config: ModelConfig) -> dict[str, int]:
     return {
+        "1": 1,
         "V": config.vocab_size,
         "D": config.hidden_size,
         "F": config.intermediate_size,
@@ -215,5 +174,29 @@ def _sizes(config: ModelConfig) -> dict[str, int]:
         "K": config.num_kv_heads,
         "d": config.head_dim,
         "Hd": config.q_size,
+        "Qd": config.q_size * (2 if config.output_gate else 1),
         "Kd": config.kv_size,
+        **(_delta_net_sizes(config.delta_net) if config.delta_net else {}),
+        **(_experts_sizes(config.experts) if config.experts else {}),
     }
+
+
+def _delta_net_sizes(delta_net: DeltaNetConfig) -> dict[str, int]:
+    per_key_head = delta_net.value_heads // delta_net.key_heads
+    return {
+        "v": delta_net.value_heads,
+        "2v": 2 * delta_net.value_heads,
+        "n": per_key_head,
+        "dk": delta_net.key_dim,
+        "dv": delta_net.value_dim,
+        "n*dv": per_key_head * delta_net.value_dim,
+        "vd": delta_net.value_size,
+        "C": delta_net.conv_size,
+        "C+vd": delta_net.conv_size + delta_net.value_size,
+        "W": delta_net.conv_width,
+        "W-1": delta_net.conv_width - 1,
+    }
+
+
+def _experts_sizes(experts: ExpertsConfig) -> dict[str, int]:
+    return {"E": experts.count, "M": experts.size, "2M": 2 * experts.size, "S": experts.shared_size}

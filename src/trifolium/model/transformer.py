@@ -168,6 +168,10 @@ class Transformer(nn.Module):
         padded = F.pad(hidden_ND, (0, 0, 0, -n % ROW_TILE)) if self.tiled else hidden_ND
         return self.head.rows(padded, len(padded), ROW_TILE, None)[:n]
 
+    def vocabulary_logits(self, hidden: Tensor) -> Tensor:
+        """Final hidden vectors [..., D] -> logits [..., V] on the plain weight, for training."""
+        return cast(Tensor, self.head(hidden))
+
     def head_rows(self, ids: Tensor) -> Tensor:
         """Rows of the head's plain weight for token ids [...] -> [..., D]."""
         return self.head.weight[ids]

@@ -29,7 +29,7 @@ def next_token_weights(batch: Batch, prompt_weight: float) -> Tensor:
 def next_token_loss(model: Transformer, hidden_BTD: Tensor, tokens_BT: Tensor, weights: Tensor) -> Tensor:
     """Sum over positions of weight * cross-entropy of the next token, from final hidden vectors."""
     kept = weights > 0
-    logits = model.head(hidden_BTD[:, :-1][kept])
+    logits = model.vocabulary_logits(hidden_BTD[:, :-1][kept])
     return (F.cross_entropy(logits, tokens_BT[:, 1:][kept], reduction="none") * weights[kept]).sum()
 
 

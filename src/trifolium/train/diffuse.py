@@ -87,14 +87,16 @@ class DiffuseTask(PretrainTask):
 
 def preview_loss(model: Transformer, hidden_BRD: Tensor, blocks: NoisyBlocks) -> Tensor:
     """Sum of the cross-entropy of masked targets, from the noisy rows' final hidden vectors."""
-    return F.cross_entropy(model.head(hidden_BRD[blocks.loss]), blocks.targets[blocks.loss], reduction="sum")
+    return F.cross_entropy(
+        model.vocabulary_logits(hidden_BRD[blocks.loss]), blocks.targets[blocks.loss], reduction="sum"
+    )
 
 
 def divergence(teacher: Transformer, model: Transformer, hidden: Tensor, tokens_BT: Tensor, kept: Tensor) -> Tensor:
     """Sum of KL(teacher || model) of the next token over the positions `kept` [B, T - 1]; `hidden` are the model's."""
     with torch.no_grad():
-        before = teacher.head(teacher.commit_stream(tokens_BT)[0][:, :-1][kept]).log_softmax(-1)
-    after = model.head(hidden[:, :-1][kept]).log_softmax(-1)
+        before = teacher.vocabulary_logits(teacher.commit_stream(tokens_BT)[0][:, :-1][kept]).log_softmax(-1)
+    after = model.vocabulary_logits(hidden[:, :-1][kept]).log_softmax(-1)
     return F.kl_div(after, before, reduction="sum", log_target=True)
 
 
@@ -114,7 +116,7 @@ def masked_loss(model: Transformer, conversations: Sequence[Conversation], *, bl
             hidden = model.preview_stream(blocks, contexts)
             total += float(preview_loss(model, hidden, blocks))
             count += int(blocks.loss.sum())
-            correct = model.head(hidden).argmax(-1) == blocks.targets
+            correct = model.vocabulary_logits(hidden).argmax(-1) == blocks.targets
             right += (correct & blocks.loss).view(-1, block_size).sum(0).numpy()
             seen += blocks.loss.view(-1, block_size).sum(0).numpy()
     return {"masked_loss": total / count, "accuracy": [round(float(x), 4) for x in right / np.maximum(seen, 1)]}
