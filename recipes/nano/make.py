@@ -1,6 +1,6 @@
 """Make Clover in miniature: tokenizer, AR training, five ways to preview, measurements, report, the shipped model.
 
-    python recipes/nano/make.py [STAGE ...] [--out runs/nano] [--quick]
+    python recipes/nano/make.py [STAGE ...] [--out runs/nano] [--seeds 1 2] [--quick]
 
 Stages: pretrain, ablate, evaluate, report, ship; all of them by default. Each one continues where it stopped, and is
 skipped when its result is there.
@@ -105,17 +105,28 @@ def evaluate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], q
             write_text(folder / "measured.json", json.dumps(measured, indent=2) + "\n")
 
 
-def write_report(out: Path, seeds: Sequence[int]) -> None:
-    """The table and pictures of docs/nano.md, in `out`."""
+def write_report(out: Path, seeds: Sequence[int], docs: Path | None) -> None:
+    """Table and pictures in `out`; with `docs`, also into its nano.md and its folder of pictures."""
     results = report.read(out, seeds)
-    write_text(out / "ablation.md", report.table(results))
+    table = report.table(results)
+    write_text(out / "ablation.md", table)
     report.plot(results, out / "nano-ablation.png")
     report.plot_losses(out, seeds[0], out / "nano-losses.png")
-    print(report.table(results))
+    print(table)
+    if docs is not None:
+        page = docs / "nano.md"
+        write_text(page, report.with_table(page.read_text("utf-8"), table))
+        pictures = {"nano-ablation": "nano-ablation.png", "nano-losses": "nano-losses.png"}
+        pictures |= {"nano-pretraining": "pretrain/curves.png"}
+        (docs / "pictures").mkdir(exist_ok=True)
+        for name, made in pictures.items():
+            (docs / "pictures" / f"{name}.png").write_bytes((out / made).read_bytes())
 
 
 def ship(out: Path, config: ModelConfig, data: Data, folder: Path, quick: bool) -> None:
     """A longer run of the full design, as a checkpoint folder with its tokenizer."""
+    if folder.exists():
+        return
     variant = next(v for v in VARIANTS if v.name == SHIPPED)
     model = variant.model(config, out / "ar.safetensors")
     recipe = Diffuse.load(HERE / "ship.toml")
@@ -131,7 +142,7 @@ def ship(out: Path, config: ModelConfig, data: Data, folder: Path, quick: bool) 
     write_hf(folder, model.config, tensors)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(out / "tokenizer" / name, folder / name)
-    print(f"{folder}: {sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.1f} MB")
+    CONSOLE.print(f"{folder}: {sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.1f} MB")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -149,14 +160,18 @@ def main() -> None:
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"any of {', '.join(STAGES)}")
     parser.add_argument("--out", type=Path, default=Path("runs/nano"), help="folder of the run")
     parser.add_argument("--to", type=Path, help="folder for the shipped model (OUT/nano by default); must not exist")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", help="only these: two processes with a seed and a core each share the work"
+    )
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see that everything runs")
+    parser.add_argument("--docs", type=Path, help="folder of nano.md, to put the report's table and pictures into")
     options = parser.parse_args()
     if unknown := set(options.stages) - set(STAGES):
         parser.error(f"no such stage: {', '.join(sorted(unknown))}; choose from {', '.join(STAGES)}")
     wanted = options.stages or STAGES
     out: Path = options.out
     config = toy(model_config()) if options.quick else model_config()
-    seeds = SEEDS[:1] if options.quick else SEEDS
+    seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
     data = load_data(out / "tokenizer", config.vocab_size, MAX_LENGTH, limit=300 if options.quick else None)
     if "pretrain" in wanted and not (out / "ar.safetensors").exists():
         pretrain(out, config, data, options.quick)
@@ -165,7 +180,7 @@ def main() -> None:
     if "evaluate" in wanted:
         evaluate(out, config, data, seeds, options.quick)
     if "report" in wanted:
-        write_report(out, seeds)
+        write_report(out, seeds, options.docs)
     if "ship" in wanted:
         ship(out, config, data, options.to or out / "nano", options.quick)
 

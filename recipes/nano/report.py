@@ -56,6 +56,18 @@ def table(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
+MARKS = ("<!-- made by report: begin -->", "<!-- made by report: end -->")
+
+
+def with_table(page: str, table: str) -> str:
+    """The page with what stands between its marks replaced."""
+    if any(page.count(mark) != 1 for mark in MARKS):
+        raise SystemExit(f"the page needs each of these lines once: {', '.join(MARKS)}")
+    before, rest = page.split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    return f"{before}{MARKS[0]}\n\n{table}\n{MARKS[1]}{after}"
+
+
 def plot(results: Results, picture: Path) -> None:
     """Masked loss over the block size, and tokens per pass, a line a variant; bars show the seeds."""
     import matplotlib

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,20 @@ def test_variants_differ_in_what_they_train_and_in_nothing_else(out: Path) -> No
     assert len({record["rows"] for record in first}) == len({record["tokens"] for record in first}) == 1
     assert len({record["ar_loss"] for record in first}) == 1  # the same AR weights on the same batch
     assert len({record["loss"] for record in first}) >= 3
+
+
+def test_the_report_goes_into_the_page(out: Path, tmp_path: Path) -> None:
+    page = tmp_path / "nano.md"
+    page.write_text((ROOT / "docs" / "nano.md").read_text())
+    for _ in range(2):  # a second report replaces the first
+        done = make("report", "--quick", "--out", str(out), "--docs", str(tmp_path))
+        assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert text.count((out / "ablation.md").read_text().strip()) == 1
+    wanted = re.findall(r"\]\((pictures/.*?)\)", text)
+    assert wanted and all((tmp_path / picture).is_file() for picture in wanted)
+    page.write_text("no marks")
+    assert "made by report" in make("report", "--quick", "--out", str(out), "--docs", str(tmp_path)).stderr
 
 
 def test_what_is_done_is_not_done_again(out: Path) -> None:
