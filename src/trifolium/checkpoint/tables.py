@@ -56,6 +56,12 @@ class Row(NamedTuple):
 PREVIEW = "adapter."
 """Our names of tensors that only previews use, and that a model without them doesn't have, start with this."""
 
+WRAPPED = "model.language_model."
+"""What stands for "model." in files of vision models, whose text model is one part of them."""
+
+SKIPPED = ("mtp.", "visual.", "model.visual.")
+"""Parts of hybrids' files that no text is made with: multi-token prediction heads and vision encoders."""
+
 _L = "model.layers.{i}."
 _B = "blk.{i}."
 
@@ -149,7 +155,7 @@ def _delta(ours: str, *parts: Part, shape: str = "") -> Row:
 
 
 # GGUF files of the hybrids are not read, so their parts have no GGUF names.
-_D = _L + "linear_attn."
+DELTA_NET = _D = _L + "linear_attn."
 _DELTA_NET = (
     _delta("conv", Part(_D + "conv1d.weight", "", "C 1 W"), shape="C W"),
     _delta("decay_log", Part(_D + "A_log", "", "v")),
