@@ -223,15 +223,15 @@ _PREVIEWS = (
 PREVIEW_SUFFIXES = tuple(row.parts[0].hf.rsplit(".", 1)[1] for row in _PREVIEWS)
 """The last parts of the names under which clover_moe publishes its preview tensors."""
 
-_HYBRID = (*_TRUNK, _QKV_BIAS, _OUT_BIAS, *_QK_NORMS, *_DELTA_NET)
-_QWEN3_5_MOE = (*_HYBRID, _PROJ, *_MOE, *_STACKED)
+_GATED = (*_TRUNK, _QKV_BIAS, _OUT_BIAS, *_QK_NORMS)
+_QWEN3_5_MOE = (*_GATED, _PROJ, *_DELTA_NET, *_MOE, *_STACKED)
 
 TABLES: Mapping[str, tuple[Row, ...]] = {
     "llama": (*_TRUNK, *_DENSE, _QKV_BIAS, _OUT_BIAS, *_MLP_BIASES),
     "qwen2": (*_TRUNK, *_DENSE, _QKV_BIAS),
     "qwen3": (*_TRUNK, *_DENSE, _QKV_BIAS, _OUT_BIAS, *_QK_NORMS),
-    "qwen3_next": (*_HYBRID, _PROJ_BY_HEADS, *_DENSE, *_MOE, *_ONE_BY_ONE),
-    "qwen3_5_text": (*_HYBRID, _PROJ, *_DENSE),
+    "qwen3_next": (*_GATED, _PROJ_BY_HEADS, *_DELTA_NET, *_DENSE, *_MOE, *_ONE_BY_ONE),
+    "qwen3_5_text": (*_GATED, _PROJ, *_DELTA_NET, *_DENSE),
     "qwen3_5_moe_text": _QWEN3_5_MOE,
     "clover_moe": (*_QWEN3_5_MOE, *_PREVIEWS),
 }
