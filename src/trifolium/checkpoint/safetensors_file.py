@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..errors import CorruptFileError
 
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 4 << 20
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -84,7 +84,7 @@ def _chunks(file: IO[bytes], stored: Stored) -> Iterator[torch.Tensor]:
 
 
 def _fill(file: IO[bytes], flat: torch.Tensor) -> None:
-    memory = memoryview(flat.view(torch.uint8).numpy())
+    memory = flat.view(torch.uint8).numpy().data
     while memory:
         if not (count := file.readinto(memory)):  # type: ignore[attr-defined]
             raise OSError("it ends within a tensor")
