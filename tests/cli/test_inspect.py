@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from random_models import tiny_hybrid
 from tiny_checkpoints import random_tensors, tiny_config, write_gguf
 from trifolium.checkpoint import expected_shapes, open_checkpoint, write_hf
 from trifolium.cli import main
@@ -83,6 +84,41 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         error = run(capsys, source, code=2)
         assert error.startswith("error: ")
         assert error.count("\n") == 1
+
+
+def test_sizes_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    report = json.loads(run(capsys, "qwen3.6-35b-a3b", "--json"))
+    assert report["parameters"] == 34_660_610_688
+    assert report["active_parameters"] == 2_946_431_616
+    assert report["format"] == "sizes only"
+    assert report["shapes"]["layers.39.ffn.gate_up"] == [256, 1024, 2048]
+    reads = {(entry["coreset"], entry["rows"]): entry["bfloat16"] for entry in report["pass_bytes"]}
+    assert reads[32, 32] < reads[64, 32] < reads[None, 32] < report["memory_bytes"]["bfloat16"]
+    text = run(capsys, "clover-35b-a3b-preview")
+    for part in (
+        "30 x (delta_net + experts), 10 x (attention + experts)",
+        "8 of 256, of size 512, and a shared one of 512",
+        "adapter.layers.0.preview.right",
+        "layers.3.mixer.q_norm.weight",
+        "coreset 32 ",
+    ):
+        assert part in text
+    assert "layers.1." not in text
+
+
+def test_unknown_names_list_the_nearest_of_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    error = run(capsys, "qwen3.6-35b", code=2)
+    assert "nearest: smollm2-135m" in error
+    assert "sizes alone are known of qwen3.6-35b-a3b" in error
+
+
+def test_a_hybrid_with_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tiny_hybrid("clover_moe")
+    write_hf(tmp_path / "model", config, random_tensors(config).items())
+    report = json.loads(run(capsys, str(tmp_path / "model"), "--json"))
+    assert report["fingerprint"] == open_checkpoint(tmp_path / "model").fingerprint()
+    assert report["config"]["preview"]["mask_token"] == 95
+    assert "3 of 7, of size 20, and a shared one of 26" in run(capsys, str(tmp_path / "model"))
 
 
 @pytest.mark.real

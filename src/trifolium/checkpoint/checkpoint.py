@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import torch
 
 from ..config import ModelConfig
-from ..errors import NotFoundError
+from ..errors import CorruptFileError, NotFoundError
 from . import hub, names
 from .gguf import GgufReader
 from .hf import CONFIG, HfReader, is_pickle, pickle_error
+from .previews import check_previews
 from .shelf import Shelf
 from .tables import PREVIEW
 
@@ -46,6 +47,12 @@ _IDENTITY = (
     "mlp_bias",
     "qk_norm",
 )
+# What only hybrids have enters where it is set, so that it changes no older model's fingerprint.
+_HYBRID_IDENTITY = {
+    "delta_net": ("key_heads", "value_heads", "key_dim", "value_dim", "conv_width"),
+    "experts": ("count", "top_k", "size", "shared_size", "renormalise"),
+}
+_HYBRID_TENSORS = ("mixer.conv", "mixer.decay_log", "mixer.decay_bias")
 
 
 class Reader(Protocol):
@@ -73,24 +80,39 @@ class Checkpoint:
         self._reader = reader
         naming: names.Naming = "hf" if format == "safetensors" else "gguf"
         self._targets = list(names.targets(self.config, naming, reader.shapes))
+        if format == "safetensors":
+            check_previews(self.config, reader.shapes, str(self.path))
         wanted = ((source.name, source.shape) for target in self._targets for source in target.sources)
         names.check_shapes(wanted, reader.shapes, str(self.path), ignored=reader.ignored)
 
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """(our name, tensor of `dtype`) of every tensor of the base model, each read when it is asked for."""
+        """(our name, tensor of `dtype`) of every tensor of the base model, each read when it is asked for.
+
+        Raises CorruptFileError when a tensor is damaged, or holds a NaN or an infinity.
+        """
         for target in self._targets:
             if not target.name.startswith(PREVIEW):
-                yield names.join(target, dtype, self._reader.read)
+                yield self._tensor(target, dtype)
 
     def preview_tensors(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """The tensors of `dtype` by which a clover_moe checkpoint previews by itself: the adapter's names for them.
 
         Four of every delta-net layer: `layers.{i}.preview.right`, `.logit_scale`, `.history_bias` and `.history_c`.
-        Empty for the other families.
+        Empty for the other families. Raises CorruptFileError as `tensors` does.
         """
         previews = (target for target in self._targets if target.name.startswith(PREVIEW))
-        tensors = (names.join(target, dtype, self._reader.read) for target in previews)
+        tensors = (self._tensor(target, dtype) for target in previews)
         return {name.removeprefix(PREVIEW): tensor for name, tensor in tensors}
+
+    def _tensor(self, target: names.Target, dtype: torch.dtype) -> tuple[str, torch.Tensor]:
+        name, tensor = names.join(target, dtype, self._reader.read)
+        # The sum is not finite where a value isn't, takes one pass and no memory, and may overflow without any fault.
+        if not torch.isfinite(tensor.sum()) and not all(torch.isfinite(part).all() for part in tensor):
+            theirs = ", ".join(dict.fromkeys(source.name for source in target.sources[:3]))
+            raise CorruptFileError(
+                f"{self.path}: {name} (from {theirs}) holds NaN or infinite values as {dtype}; fetch the model again"
+            )
+        return name, tensor
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer and chat template that came with the weights."""
@@ -110,19 +132,34 @@ class Checkpoint:
     def fingerprint(self) -> str:
         """sha256 (hex) over the sizes and every norm weight as bfloat16, in name order.
 
-        Norms are never quantised, so a GGUF file and the safetensors it was made from have one fingerprint. Numbers
-        that a format rounds (epsilon, rope) stay out of it.
+        In hybrids also over the convolutions and decays of delta-net layers. None of these is ever quantised, so a GGUF
+        file and the safetensors it was made from have one fingerprint. Numbers that a format rounds (epsilon, rope)
+        stay out of it.
         """
         config = self.config
         digest = hashlib.sha256()
         for key in _IDENTITY:
             digest.update(f"{key}={getattr(config, key)}\n".encode())
+        for key, value in _hybrid_identity(config):
+            digest.update(f"{key}={value}\n".encode())
         for target in sorted(self._targets, key=lambda target: target.name):
-            if target.name.endswith("norm.weight"):
+            if target.name.endswith(("norm.weight", *_HYBRID_TENSORS)):
                 _, tensor = names.join(target, torch.bfloat16, self._reader.read)
                 digest.update(target.name.encode() + b"\n")
                 digest.update(tensor.view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
+
+
+def _hybrid_identity(config: ModelConfig) -> Iterator[tuple[str, object]]:
+    """(key, value) of what makes a model another one and is set in hybrids only."""
+    for key in ("output_gate", "norm_offset"):
+        if getattr(config, key):
+            yield key, getattr(config, key)
+    for key, fields in _HYBRID_IDENTITY.items():
+        if (sizes := getattr(config, key)) is not None:
+            yield from ((f"{key}.{field}", getattr(sizes, field)) for field in fields)
+            kinds = config.mixers if key == "delta_net" else config.feed_forwards
+            yield f"{key}.layers", "".join(kind[0] for kind in kinds)
 
 
 def open_checkpoint(source: str | Path, *, progress: bool = True) -> Checkpoint:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from ..config import ModelConfig
 from ..errors import CorruptFileError, NotFoundError, TensorMismatchError, UnsupportedModelError
 from .hf_config import config_from_hf, read_json
 from .names import Shape, Source
+from .safetensors_file import FLOATS, Stored, contents, equal, read_into
+from .tables import HYBRIDS, SKIPPED, WRAPPED
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_FLOATS = {"F64", "F32", "F16", "BF16"}
 
 
 class HfReader:
     """One HF folder. Attributes: `path`, `config`, `shapes` (HF names -> shapes).
+
+    Names are those of the text model's own class, whatever prefix the file has.
 
     Raises NotFoundError, CorruptFileError and UnsupportedModelError when it is opened.
     """
@@ -32,37 +31,44 @@ class HfReader:
         shards = weight_files(folder)
         self.config: ModelConfig = config_from_hf(read_json(folder / CONFIG), str(folder / CONFIG))
         self.shapes: dict[str, Shape] = {}
-        self._shard_of: dict[str, Path] = {}
-        for shard in shards:
-            for name, shape, dtype in _contents(shard):
-                if name in self.shapes:
-                    raise CorruptFileError(f"{folder}: {name} is in both {self._shard_of[name].name} and {shard.name}")
-                if dtype not in _FLOATS and not _harmless(name):
-                    raise UnsupportedModelError(
-                        f"{shard}: {name} is {dtype}; quantised safetensors are not supported, "
-                        "take the original weights or a GGUF file"
-                    )
-                self.shapes[name], self._shard_of[name] = shape, shard
+        self._stored: dict[str, Stored] = {}
+        for stored in (stored for shard in shards for stored in contents(shard)):
+            if (name := self._name(stored.name)) is None:
+                continue
+            if name in self._stored:
+                raise CorruptFileError(f"{folder}: {name} is in both {_places(self._stored[name], stored)}")
+            if stored.dtype not in FLOATS and not _harmless(name):
+                raise UnsupportedModelError(
+                    f"{stored.path}: {name} is {stored.dtype}; quantised safetensors are not supported, "
+                    "take the original weights or a GGUF file"
+                )
+            self.shapes[name], self._stored[name] = stored.shape, stored
         self.ignored = frozenset(name for name in self.shapes if _harmless(name)) | (
             {_HEAD} if self.config.tie_embeddings else frozenset()
         )
 
     def read(self, source: Source, out: torch.Tensor) -> None:
-        """Copy `source` into `out`, converting to its dtype."""
-        tensor = self._get(source.name)
-        if source.name == _EMBED and self.config.tie_embeddings and _HEAD in self.shapes:
-            head = self._get(_HEAD)
-            if head.shape != tensor.shape or not torch.equal(head, tensor):
-                raise TensorMismatchError(
-                    f"{self.path}: {_HEAD} differs from {_EMBED}, but the embeddings are tied; "
-                    "set tie_word_embeddings to false in config.json if the head is meant to be used"
-                )
-        out.copy_(tensor)
+        """Fill `out` (contiguous) with `source`, converting to its dtype."""
+        stored = self._stored[source.name]
+        if (
+            source.name == _EMBED
+            and self.config.tie_embeddings
+            and _HEAD in self._stored
+            and not equal(stored, self._stored[_HEAD])
+        ):
+            raise TensorMismatchError(
+                f"{self.path}: {_HEAD} differs from {_EMBED}, but the embeddings are tied; "
+                "set tie_word_embeddings to false in config.json if the head is meant to be used"
+            )
+        read_into(stored, out)
 
-    def _get(self, name: str) -> torch.Tensor:
-        with _opened(self._shard_of[name]) as file:
-            tensor: torch.Tensor = file.get_tensor(name)
-        return tensor
+    def _name(self, stored: str) -> str | None:
+        """The name that the tables know a stored tensor by; None for those that no text is made with."""
+        if self.config.family not in HYBRIDS:
+            return stored
+        if stored.startswith(SKIPPED):
+            return None
+        return "model." + stored.removeprefix(WRAPPED) if stored.startswith(WRAPPED) else stored
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -104,18 +110,7 @@ def _harmless(name: str) -> bool:
     return name.endswith("rotary_emb.inv_freq")
 
 
-def _contents(path: Path) -> Iterator[tuple[str, Shape, str]]:
-    """(name, shape, dtype) of every tensor, from the header alone."""
-    with _opened(path) as file:
-        for name in file.keys():  # noqa: SIM118 - not a dict
-            view = file.get_slice(name)
-            yield name, tuple(view.get_shape()), view.get_dtype()
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except (SafetensorError, OSError) as error:
-        raise CorruptFileError(f"{path} is damaged or incomplete: {error}; fetch it again") from None
+def _places(first: Stored, second: Stored) -> str:
+    if first.path == second.path:
+        return f"{first.name} and {second.name} of {first.path.name}"
+    return f"{first.path.name} and {second.path.name}"

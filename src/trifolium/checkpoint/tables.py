@@ -56,6 +56,12 @@ class Row(NamedTuple):
 PREVIEW = "adapter."
 """Our names of tensors that only previews use, and that a model without them doesn't have, start with this."""
 
+WRAPPED = "model.language_model."
+"""What stands for "model." in files of vision models, whose text model is one part of them."""
+
+SKIPPED = ("mtp.", "visual.", "model.visual.")
+"""Parts of hybrids' files that no text is made with: multi-token prediction heads and vision encoders."""
+
 _L = "model.layers.{i}."
 _B = "blk.{i}."
 
@@ -149,7 +155,7 @@ def _delta(ours: str, *parts: Part, shape: str = "") -> Row:
 
 
 # GGUF files of the hybrids are not read, so their parts have no GGUF names.
-_D = _L + "linear_attn."
+DELTA_NET = _D = _L + "linear_attn."
 _DELTA_NET = (
     _delta("conv", Part(_D + "conv1d.weight", "", "C 1 W"), shape="C W"),
     _delta("decay_log", Part(_D + "A_log", "", "v")),
@@ -217,15 +223,15 @@ _PREVIEWS = (
 PREVIEW_SUFFIXES = tuple(row.parts[0].hf.rsplit(".", 1)[1] for row in _PREVIEWS)
 """The last parts of the names under which clover_moe publishes its preview tensors."""
 
-_HYBRID = (*_TRUNK, _QKV_BIAS, _OUT_BIAS, *_QK_NORMS, *_DELTA_NET)
-_QWEN3_5_MOE = (*_HYBRID, _PROJ, *_MOE, *_STACKED)
+_GATED = (*_TRUNK, _QKV_BIAS, _OUT_BIAS, *_QK_NORMS)
+_QWEN3_5_MOE = (*_GATED, _PROJ, *_DELTA_NET, *_MOE, *_STACKED)
 
 TABLES: Mapping[str, tuple[Row, ...]] = {
     "llama": (*_TRUNK, *_DENSE, _QKV_BIAS, _OUT_BIAS, *_MLP_BIASES),
     "qwen2": (*_TRUNK, *_DENSE, _QKV_BIAS),
     "qwen3": (*_TRUNK, *_DENSE, _QKV_BIAS, _OUT_BIAS, *_QK_NORMS),
-    "qwen3_next": (*_HYBRID, _PROJ_BY_HEADS, *_DENSE, *_MOE, *_ONE_BY_ONE),
-    "qwen3_5_text": (*_HYBRID, _PROJ, *_DENSE),
+    "qwen3_next": (*_GATED, _PROJ_BY_HEADS, *_DELTA_NET, *_DENSE, *_MOE, *_ONE_BY_ONE),
+    "qwen3_5_text": (*_GATED, _PROJ, *_DELTA_NET, *_DENSE),
     "qwen3_5_moe_text": _QWEN3_5_MOE,
     "clover_moe": (*_QWEN3_5_MOE, *_PREVIEWS),
 }

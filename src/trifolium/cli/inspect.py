@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from math import prod
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,38 +15,71 @@ from .fields import print_fields
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoint
+    from ..config import ModelConfig
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command(epilog="Examples: trifolium inspect smollm2-135m  |  trifolium inspect ./my-model --json")
+@app.command(
+    epilog="Examples: trifolium inspect smollm2-135m  |  trifolium inspect ./my-model --json  |  "
+    "trifolium inspect qwen3.6-35b-a3b"
+)
 def inspect(
     model: str = typer.Argument(
-        DEFAULT_MODEL, metavar="MODEL", help="A shelf name, a folder, a .gguf file or a hub id."
+        DEFAULT_MODEL,
+        metavar="MODEL",
+        help="A shelf name, a folder, a .gguf file, a hub id, or a name of sizes alone, such as qwen3.6-35b-a3b.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON for scripts."),
 ) -> None:
-    """What a model is made of: layers, shapes, parameters, memory by dtype, tokenizer, template, adapter.
+    """What a model is made of: layers, shapes, parameters, memory and reads by dtype, tokenizer, template, adapter.
 
-    The weights are not loaded; only headers, the norms (for the fingerprint) and the tokenizer are read.
+    The weights are not loaded; only headers, the norms (for the fingerprint) and the tokenizer are read. For a name
+    of sizes alone, nothing is.
     """
-    from ..checkpoint import open_checkpoint
-
-    report = _report(open_checkpoint(model))
+    report = _find(model)
     if as_json:
         print(json.dumps(report, indent=2))
     else:
         _print(report)
 
 
-def _report(checkpoint: Checkpoint) -> dict[str, Any]:
-    from ..checkpoint import expected_shapes
+def _find(model: str) -> dict[str, Any]:
+    from ..checkpoint import open_checkpoint
+    from ..checkpoint.geometry import geometries, geometry, nearest_geometries
 
-    config = checkpoint.config
+    elsewhere = model in Shelf.default().entries or Path(model).expanduser().exists()
+    if model in geometries() and not elsewhere:
+        return {"name": model, "format": "sizes only", **_sizes(geometry(model))}
+    try:
+        return _report(open_checkpoint(model))
+    except NotFoundError as error:
+        if elsewhere or "/" in model:
+            raise
+        raise NotFoundError(f"{error}; sizes alone are known of {', '.join(nearest_geometries(model))}") from None
+
+
+def _sizes(config: ModelConfig) -> dict[str, Any]:
+    """What follows from the config alone."""
+    from ..checkpoint import expected_shapes
+    from ..evaluate import geometry
+
     shapes = expected_shapes(config)
-    parameters = sum(prod(shape) for shape in shapes.values())
-    matrices = sum(prod(shape) for shape in shapes.values() if len(shape) == 2)
-    rows = sum(shape[0] for shape in shapes.values() if len(shape) == 2)
+    return {
+        "config": config.model_dump(mode="json", exclude={"mixers", "feed_forwards"}),
+        "layers": [
+            {"mixer": mixer, "feed_forward": feed_forward}
+            for mixer, feed_forward in zip(config.mixers, config.feed_forwards, strict=True)
+        ],
+        "shapes": {name: list(shape) for name, shape in shapes.items()},
+        "parameters": geometry.parameters(shapes),
+        "active_parameters": geometry.active_parameters(config, shapes),
+        "memory_bytes": {dtype: geometry.memory_bytes(shapes, dtype) for dtype in geometry.DTYPES},
+        "pass_bytes": geometry.pass_table(config, shapes),
+    }
+
+
+def _report(checkpoint: Checkpoint) -> dict[str, Any]:
     try:
         tokenizer, fault = checkpoint.tokenizer(), None
     except (CheckpointError, NotFoundError) as error:  # the weights can be inspected all the same
@@ -57,19 +90,7 @@ def _report(checkpoint: Checkpoint) -> dict[str, Any]:
         "format": checkpoint.format,
         "licence": checkpoint.licence,
         "fingerprint": checkpoint.fingerprint(),
-        "config": config.model_dump(mode="json", exclude={"mixers", "feed_forwards"}),
-        "layers": [
-            {"mixer": mixer, "feed_forward": feed_forward}
-            for mixer, feed_forward in zip(config.mixers, config.feed_forwards, strict=True)
-        ],
-        "shapes": {name: list(shape) for name, shape in shapes.items()},
-        "parameters": parameters,
-        "memory_bytes": {
-            "float32": 4 * parameters,
-            "bfloat16": 2 * parameters,
-            # One byte a weight and one float32 scale an output row; vectors stay float32.
-            "int8": matrices + 4 * rows + 4 * (parameters - matrices),
-        },
+        **_sizes(checkpoint.config),
         "tokenizer": tokenizer
         and {
             "vocab_size": tokenizer.vocab_size,
@@ -99,35 +120,73 @@ def _adapter(checkpoint: Checkpoint) -> dict[str, Any] | None:
 
 def _print(report: dict[str, Any]) -> None:
     config, memory = report["config"], report["memory_bytes"]
-    kinds = {f"{layer['mixer']} + {layer['feed_forward']}" for layer in report["layers"]}
-    tokenizer, adapter = report["tokenizer"], report["adapter"]
+    kinds: dict[str, list[int]] = {}
+    for i, layer in enumerate(report["layers"]):
+        kinds.setdefault(f"{layer['mixer']} + {layer['feed_forward']}", []).append(i)
     print_fields(
         {
             "model": report["name"],
-            "path": report["path"],
-            "format": report["format"],
-            "licence": report["licence"],
-            "fingerprint": report["fingerprint"],
+            **{key: report[key] for key in ("path", "format", "licence", "fingerprint") if key in report},
             "family": config["family"],
-            "layers": f"{len(report['layers'])} x ({', '.join(sorted(kinds))})",
+            "layers": ", ".join(f"{len(layers)} x ({kind})" for kind, layers in kinds.items()),
             "hidden": f"{config['hidden_size']}, feed-forward {config['intermediate_size']}",
             "heads": f"{config['num_heads']} query, {config['num_kv_heads']} key/value, of {config['head_dim']}",
+            **dict(_hybrid_fields(config)),
             "context": f"{config['max_positions']:,} positions, "
             f"rope {config['rope']['kind']}, theta {config['rope']['theta']:g}",
             "embeddings": "tied" if config["tie_embeddings"] else "untied",
-            "parameters": f"{report['parameters']:,}",
+            "parameters": f"{report['parameters']:,}, {report['active_parameters']:,} of them for one token",
             "memory": ", ".join(f"{count / 1e6:,.1f} MB {dtype}" for dtype, count in memory.items()),
-            "tokenizer": f"{tokenizer['vocab_size']:,} tokens, eos {', '.join(tokenizer['eos'].values())}"
-            if tokenizer
-            else f"none: {report['tokenizer_error']}",
-            "template": "present" if report["template"] else "absent",
-            "adapter": adapter and f"{adapter['path']}{'' if adapter['fits'] else ' (does not fit)'}",
+            **(_file_fields(report) if "path" in report else {}),
         }
     )
-    print("\ntensors (layer 0 stands for all)")
-    shown = {
-        name: shape
-        for name, shape in report["shapes"].items()
-        if not name.startswith("layers.") or name.startswith("layers.0.")
+    shapes = report["shapes"]
+    print("\ntensors outside layers")
+    print_fields({name: shape for name, shape in shapes.items() if "layers." not in name})
+    for kind, layers in kinds.items():
+        print(f"\ntensors of a layer: {kind} (layer {layers[0]} stands for {_layers(layers)})")
+        print_fields({name: shape for name, shape in shapes.items() if f"layers.{layers[0]}." in name})
+    if config["experts"]:
+        _print_passes(report["pass_bytes"])
+
+
+def _layers(layers: list[int]) -> str:
+    shown = ", ".join(map(str, layers[:4]))
+    return f"{shown} and so on, {len(layers)} in all" if len(layers) > 4 else f"{shown}"
+
+
+def _hybrid_fields(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if net := config["delta_net"]:
+        yield (
+            "delta net",
+            f"{net['key_heads']} key heads of {net['key_dim']}, {net['value_heads']} value heads of "
+            f"{net['value_dim']}, {net['conv_width']} taps",
+        )
+    if experts := config["experts"]:
+        shared = f", and a shared one of {experts['shared_size']}" if experts["shared_size"] else ""
+        yield "experts", f"{experts['top_k']} of {experts['count']}, of size {experts['size']}{shared}"
+    if preview := config["preview"]:
+        yield "preview", f"mask token {preview['mask_token']}, blocks of {preview['block_size']}"
+
+
+def _file_fields(report: Mapping[str, Any]) -> dict[str, object]:
+    tokenizer, adapter = report["tokenizer"], report["adapter"]
+    return {
+        "tokenizer": f"{tokenizer['vocab_size']:,} tokens, eos {', '.join(tokenizer['eos'].values())}"
+        if tokenizer
+        else f"none: {report['tokenizer_error']}",
+        "template": "present" if report["template"] else "absent",
+        "adapter": adapter and f"{adapter['path']}{'' if adapter['fits'] else ' (does not fit)'}",
     }
-    print_fields(shown)
+
+
+def _print_passes(table: list[dict[str, Any]]) -> None:
+    """GB of weights that a pass reads: one line for each coreset, one column for each number of rows."""
+    rows = sorted({entry["rows"] for entry in table})
+    for dtype in ("bfloat16", "int8"):
+        print(f"\nGB of weights that a pass reads, {dtype} (uniform routing)")
+        print(f"{'experts':<12}" + "".join(f"{f'{count} rows':>10}" for count in rows))
+        for coreset in dict.fromkeys(entry["coreset"] for entry in table):
+            line = [entry[dtype] / 1e9 for entry in table if entry["coreset"] == coreset]
+            name = "all" if coreset is None else f"coreset {coreset}"
+            print(f"{name:<12}" + "".join(f"{size:>10.2f}" for size in line))
