@@ -14,12 +14,12 @@ from pathlib import Path
 from torch.profiler import ProfilerActivity, profile
 
 from trifolium.checkpoint import open_checkpoint
+from trifolium.train.adapt import accumulate_gradients
 from trifolium.train.convert import fresh_adapter, load_data, load_for_training
 from trifolium.train.data import BatchPlan
 from trifolium.train.loop import token_counts
 from trifolium.train.loss import Shortlist
 from trifolium.train.recipe import Recipe
-from trifolium.train.adapt import accumulate_gradients
 
 KINDS = {
     "matrix products": ("aten::mm", "aten::bmm", "aten::addmm"),

@@ -17,7 +17,7 @@ from pathlib import Path
 import measure
 import report
 import torch
-from ablation import BLOCK_SIZES, SEEDS, VARIANTS
+from ablation import BLOCK_SIZES, SEEDS, VARIANTS, Variant
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
@@ -31,9 +31,10 @@ from trifolium.train.diffuse import DiffuseTask
 from trifolium.train.initialise import initialise
 from trifolium.train.loop import CHECKPOINT, Progress, Task, train
 from trifolium.train.plot import plot_metrics
-from trifolium.train.recipe import Diffuse, Pretrain, Schedule
+from trifolium.train.recipe import Pretrain, Schedule
 
 CONSOLE = Console(stderr=True)
+AR = "ar.safetensors"
 MAX_LENGTH = 384
 
 
@@ -64,7 +65,7 @@ def pretrain(out: Path, config: ModelConfig, data: Data, quick: bool) -> None:
     initialise(model, recipe.seed)
     model.requires_grad_(True)
     run(PretrainTask(model, recipe, data.training, data.held_out), recipe, out / "pretrain", "AR training")
-    save_weights(out / "ar.safetensors", model)
+    save_weights(out / AR, model)
 
 
 def ablate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], quick: bool) -> None:
@@ -74,7 +75,7 @@ def ablate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], qui
             folder = out / variant.name / f"seed-{seed}"
             if (folder / "model.safetensors").exists():
                 continue
-            model, recipe = variant.model(config, out / "ar.safetensors"), variant.recipe(seed, quick)
+            model, recipe = variant.model(config, out / AR), variant.recipe(seed, quick)
             task = DiffuseTask(model, recipe, data.training, data.held_out)
             run(task, recipe, folder, f"{variant.name}, seed {seed}")
             save_weights(folder / "model.safetensors", model)
@@ -84,7 +85,7 @@ def ablate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], qui
 def evaluate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], quick: bool) -> None:
     """Measure every run."""
     prompts, tokens, held_out = (1, 6, data.held_out[:4]) if quick else (10, 32, data.held_out[:64])
-    base = load_weights(out / "ar.safetensors", Transformer(config)).requires_grad_(False)
+    base = load_weights(out / AR, Transformer(config)).requires_grad_(False)
     runs = [(variant, seed) for seed in seeds for variant in VARIANTS]
     with Bars(console=CONSOLE, disable=not CONSOLE.is_terminal) as bars:
         bar = bars.add_task("measuring", total=len(runs) * len(BLOCK_SIZES) * 2)
@@ -93,7 +94,7 @@ def evaluate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], q
             if (folder / "measured.json").exists():
                 bars.advance(bar, len(BLOCK_SIZES) * 2)
                 continue
-            model = load_weights(folder / "model.safetensors", variant.model(config, out / "ar.safetensors"))
+            model = load_weights(folder / "model.safetensors", variant.model(config, out / AR))
             model.requires_grad_(False)
             measured = {
                 "drift": measure.drift(base, model, held_out),
@@ -123,26 +124,28 @@ def write_report(out: Path, seeds: Sequence[int], docs: Path | None) -> None:
             (docs / "pictures" / f"{name}.png").write_bytes((out / made).read_bytes())
 
 
-def ship(out: Path, config: ModelConfig, data: Data, folder: Path, quick: bool) -> None:
-    """A longer run of the full design, as a checkpoint folder with its tokenizer."""
+def ship(out: Path, config: ModelConfig, seeds: Sequence[int], folder: Path) -> None:
+    """The run whose drafts save most passes, as a checkpoint folder with its tokenizer.
+
+    A clover_moe checkpoint says how its delta-net layers preview by its parameters alone, so the causal variant can't
+    be one.
+    """
     if folder.exists():
         return
-    variant = next(v for v in VARIANTS if v.name == SHIPPED)
-    model = variant.model(config, out / "ar.safetensors")
-    recipe = Diffuse.load(HERE / "ship.toml")
-    if quick:
-        recipe = recipe.model_copy(update={"steps": 2, "tokens_per_batch": 512, "held_out": 4})
-    if (out / "shipped.safetensors").exists():
-        load_weights(out / "shipped.safetensors", model)
-    else:
-        task = DiffuseTask(model, recipe, data.training, data.held_out)
-        run(task, recipe, out / "shipped", "shipped model")
-        save_weights(out / "shipped.safetensors", model)
-    tensors = ((name, p.detach().to(torch.bfloat16)) for name, p in model.named_parameters())
-    write_hf(folder, model.config, tensors)
+    results = report.read(out, seeds)
+    candidates = [(v, seed) for v in VARIANTS if not v.causal for seed in seeds]
+
+    def saved(run: tuple[Variant, int]) -> float:
+        found = results[run[0].name][list(seeds).index(run[1])]["speed"]
+        return sum(found[str(size)]["verified"] for size in BLOCK_SIZES)
+
+    variant, seed = max(candidates, key=saved)
+    model = load_weights(out / variant.name / f"seed-{seed}" / "model.safetensors", variant.model(config, out / AR))
+    write_hf(folder, model.config, ((name, p.detach().to(torch.bfloat16)) for name, p in model.named_parameters()))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(out / "tokenizer" / name, folder / name)
-    CONSOLE.print(f"{folder}: {sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.1f} MB")
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    CONSOLE.print(f"{folder}: {variant.name}, seed {seed}, {size:.1f} MB")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -152,7 +155,6 @@ def write_text(path: Path, text: str) -> None:
 
 
 STAGES = ("pretrain", "ablate", "evaluate", "report", "ship")
-SHIPPED = "calibration"
 
 
 def main() -> None:
@@ -173,7 +175,7 @@ def main() -> None:
     config = toy(model_config()) if options.quick else model_config()
     seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
     data = load_data(out / "tokenizer", config.vocab_size, MAX_LENGTH, limit=300 if options.quick else None)
-    if "pretrain" in wanted and not (out / "ar.safetensors").exists():
+    if "pretrain" in wanted and not (out / AR).exists():
         pretrain(out, config, data, options.quick)
     if "ablate" in wanted:
         ablate(out, config, data, seeds, options.quick)
@@ -182,7 +184,7 @@ def main() -> None:
     if "report" in wanted:
         write_report(out, seeds, options.docs)
     if "ship" in wanted:
-        ship(out, config, data, options.to or out / "nano", options.quick)
+        ship(out, config, seeds, options.to or out / "nano")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from random_models import random_model, random_tokens, tiny_config, tiny_hybrid,
 from trifolium.config import ModelConfig
 from trifolium.model import MASK, RequestRows, RequestState, Rows, Transformer
 from trifolium.model.state import AttentionState
+from trifolium.ops import native
 
 BORDERS = (1, 62, 63, 64, 65, 127, 128)
 DRAFTED = 5
@@ -182,11 +183,31 @@ def test_company_changes_no_bit_on_any_number_of_threads(
         with_threads(threads, lambda context=context: check_company(models("wide", dtype), context))
 
 
-def test_exact_and_tiled_say_what_the_kernels_are(models: Callable[[str, torch.dtype], Transformer]) -> None:
-    wanted = {torch.float32: (True, True), torch.int8: (True, False), torch.bfloat16: (False, False)}
-    for dtype, flags in wanted.items():
-        model = models("llama", dtype)
-        assert (model.exact, model.tiled) == flags
+@pytest.mark.parametrize("name", ["llama", "hybrid"])
+def test_company_changes_no_bit_without_native_kernels(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(native, "supports", lambda weight: False)
+    model = random_model(CONFIGS[name])
+    assert model.tiled
+    for context in (1, 64):
+        check_company(model, context)
+
+
+@pytest.mark.skipif(native.native().library is None, reason="no native kernels")
+@pytest.mark.parametrize("name", ["llama", "hybrid"])
+def test_company_changes_no_bit_in_bfloat16(models: Callable[[str, torch.dtype], Transformer], name: str) -> None:
+    check_company(models(name, torch.bfloat16), 65)
+
+
+def test_exact_and_tiled_say_what_the_kernels_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    for fast in (True, False):
+        if not fast:
+            monkeypatch.setattr(native, "supports", lambda weight: False)
+        elif native.native().library is None:
+            continue
+        wanted = {torch.float32: (True, not fast), torch.int8: (True, False), torch.bfloat16: (fast, False)}
+        for dtype, flags in wanted.items():
+            model = random_model(CONFIGS["llama"], dtype)
+            assert (model.exact, model.tiled) == flags
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)

@@ -80,6 +80,16 @@ def test_the_report_goes_into_the_page(out: Path, tmp_path: Path) -> None:
     assert "made by report" in make("report", "--quick", "--out", str(out), "--docs", str(tmp_path)).stderr
 
 
+def test_the_shipped_folder_is_a_model_that_answers(out: Path) -> None:
+    import trifolium
+
+    lm = trifolium.load(out / "nano", progress=False)
+    assert lm.model.config.family == "clover_moe"
+    result = lm.generate("Hello", max_tokens=4, ignore_eos=True)
+    assert result.tokens == 4
+    assert result.token_ids == lm.generate("Hello", mode="ar", max_tokens=4, ignore_eos=True).token_ids
+
+
 def test_what_is_done_is_not_done_again(out: Path) -> None:
     files = [*out.rglob("*.safetensors"), *out.rglob("measured.json")]
     before = {path: path.stat().st_mtime_ns for path in files}

@@ -101,6 +101,10 @@ def _print(report: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(table)
     for mode, total in report["modes"].items():
+        if total["experts_per_pass"]:
+            console.print(
+                f"{mode}: {total['experts_per_pass']:.1f} distinct experts read a layer and pass", markup=False
+            )
         if any(total["accepted_by"].values()):
             sources = ", ".join(f"{count} {name}" for name, count in total["accepted_by"].items())
             console.print(f"{mode}: accepted drafts {sources}", markup=False)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine import Result
 from ..errors import NotFoundError, UsageError
+from ..ops.native import native
+from ..ops.registry import chosen
 
 if TYPE_CHECKING:
     from ..api import LM
@@ -138,7 +140,14 @@ def report(lm: LM, totals: Mapping[str, Totals], **about: Any) -> dict[str, Any]
     modes = {mode: total.as_dict() for mode, total in totals.items()}
     if (share := equal_to_ar(totals)) is not None:
         modes["verified"]["equal_to_ar"] = share
-    return {"modes": modes, "model": lm.name, "dtype": lm.dtype, **about}
+    return {"modes": modes, "model": lm.name, "dtype": lm.dtype, "kernels": kernels(lm), **about}
+
+
+def kernels(lm: LM) -> dict[str, str]:
+    """Which implementations run, and why."""
+    found = native()
+    rows = "native" if found.library is not None else "torch"
+    return {"rows": f"{rows}: {found.why}", **chosen(lm.model.embed.weight.device)}
 
 
 def reset_peak_memory() -> None:

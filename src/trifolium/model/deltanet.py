@@ -18,6 +18,7 @@ from ..ops import conv
 from ..ops.delta_rule import Trace, advance, chunked, state_at
 from ..ops.pointwise import sigmoid_exact, silu_exact, softplus_exact
 from ..ops.preview import PreviewParams, preview
+from ..ops.registry import choose
 from .adapter import LayerDeltas, PreviewParameters
 from .blocks import Blocks
 from .linear import Linear
@@ -122,10 +123,11 @@ class DeltaNet(nn.Module):
 
     def _prefill(self, inputs: Tensor, log_decay: Tensor, beta: Tensor, state: DeltaNetState) -> Tensor:
         q, k, v = self.heads(conv.causal(inputs[None], self.conv, state.ring[None]))
-        result = chunked(q, k, v, log_decay[None], beta[None], state.state[None])
+        rule = choose("delta_rule.chunked", inputs.device).function
+        out, after = rule(q, k, v, log_decay[None], beta[None], state.state[None])
         ring = torch.cat((state.ring, inputs))[-(self.sizes.conv_width - 1) :].clone()
-        state.held, state.pending = None, (result.state[0], ring)
-        return result.out[0]
+        state.held, state.pending = None, (after[0], ring)
+        return cast(Tensor, out[0])
 
     def _tree(
         self, inputs: Tensor, decay: Tensor, beta: Tensor, state: DeltaNetState, segment: Segment

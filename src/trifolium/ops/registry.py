@@ -3,8 +3,8 @@
 Operations with a choice:
 
     delta_rule.chunked   (q, k, v, g, beta, state=None) -> (out [B, T, H, e], state [B, H, d, e])
-    delta_rule.traced    the same -> Chunked, with the trace that `state_at` reads. Training needs it, and only the torch
-                         path has it: fla's kernel keeps no updates
+    delta_rule.traced    the same -> Chunked, with the trace that `state_at` reads. Training needs it, and only torch
+                         has it: fla's kernel keeps no updates
 
 All arguments are those of `ops.delta_rule.chunked`.
 """

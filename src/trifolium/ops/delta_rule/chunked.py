@@ -96,12 +96,14 @@ def chunked(
 def _cut(x_BTHn: Tensor, chunk: int) -> Tensor:
     """[B, T, H, n] -> [B, H, c, L, n]. Padding rows write nothing (k = 0) and don't decay (g = 0)."""
     x = F.pad(x_BTHn, (0, 0, 0, 0, 0, -x_BTHn.shape[1] % chunk))
-    return x.unflatten(1, (x.shape[1] // chunk, chunk)).permute(0, 3, 1, 2, 4).contiguous()
+    b, length, heads, n = x.shape
+    return x.view(b, length // chunk, chunk, heads, n).permute(0, 3, 1, 2, 4).contiguous()
 
 
 def _join(x_BHcLn: Tensor, length: int) -> Tensor:
     """[B, H, c, L, n] -> [B, T, H, n]."""
-    return x_BHcLn.permute(0, 2, 3, 1, 4).flatten(1, 2)[:, :length]
+    joined: Tensor = x_BHcLn.permute(0, 2, 3, 1, 4).flatten(1, 2)
+    return joined[:, :length]
 
 
 def state_at(trace: Trace, positions_Bn: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ ALIGN = 16
 
 
 NATIVE_ROWS = 64
-"""Prompts have chunks of more rows than this; torch's own products are faster there, and a fixed grid keeps them exact."""
+"""Prompts have larger chunks; torch's own products are faster there, and a fixed grid keeps them exact."""
 
 
 class LinearKernel(Protocol):

@@ -73,9 +73,14 @@ def experts(x_ND: Tensor, experts_Nk: Tensor, gate_up_EFD: Tensor, down_EDF: Ten
 
 
 def delta_rows(
-    q_NHd: Tensor, k_NHd: Tensor, v_NHe: Tensor, decay_NH: Tensor, beta_NH: Tensor, state_Hde: Tensor,
+    q_NHd: Tensor,
+    k_NHd: Tensor,
+    v_NHe: Tensor,
+    decay_NH: Tensor,
+    beta_NH: Tensor,
+    state_Hde: Tensor,
     keep: Collection[int],
-) -> tuple[Tensor, Tensor, dict[int, Tensor], Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, dict[int, Tensor], Tensor]:
     """ops.delta_rule.advance: (out [N, H, e], updates [N, H, e], states after the rows in `keep`, the last state)."""
     q, k, v, decay, beta, state = (t.contiguous() for t in (q_NHd, k_NHd, v_NHe, decay_NH, beta_NH, state_Hde))
     n, heads, d = q.shape

@@ -34,8 +34,9 @@ def preview(u: Tensor, state: Tensor, ring: Tensor, params: PreviewParams) -> Te
     logits = (q @ k.mT) * params.logit_scale_H.view(*grouped, 1, 1)
     history = (params.history_bias_H + params.history_c_H * math.log(u.shape[-2])).view(*grouped, 1, 1)
     p = torch.cat((history.expand(*logits.shape[:-1], 1), logits), dim=-1).softmax(-1)
-    out = p[..., :1] * read + p[..., 1:] @ v
-    return out.movedim(-2, -4).flatten(-3, -2)
+    out: Tensor = p[..., :1] * read + p[..., 1:] @ v
+    joined: Tensor = out.movedim(-2, -4).flatten(-3, -2)
+    return joined
 
 
 def _normalise(x: Tensor) -> Tensor:
