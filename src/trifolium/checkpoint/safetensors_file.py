@@ -23,6 +23,8 @@ from ..errors import CorruptFileError
 CHUNK_BYTES = 4 << 20
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
+_MALFORMED = (SafetensorError, struct.error, ValueError, KeyError, TypeError, RecursionError)
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -37,7 +39,7 @@ class Stored:
 
 def contents(path: Path) -> Iterator[Stored]:
     """Every tensor of a file, from the header alone. Raises CorruptFileError."""
-    with _reading(path):
+    with _reading(path, *_MALFORMED):
         # The library checks the header (sizes, gaps, overlaps, the file's length); it doesn't tell the offsets.
         with safe_open(path, framework="pt"):
             pass
@@ -92,8 +94,9 @@ def _fill(file: IO[bytes], flat: torch.Tensor) -> None:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path, *faults: type[Exception]) -> Iterator[None]:
+    caught: tuple[type[Exception], ...] = (OSError, *faults)
     try:
         yield
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
+    except caught as error:
         raise CorruptFileError(f"{path} is damaged or incomplete: {error}; fetch it again") from None
