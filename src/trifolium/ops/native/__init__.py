@@ -66,8 +66,8 @@ def experts(x_ND: Tensor, experts_Nk: Tensor, gate_up_EFD: Tensor, down_EDF: Ten
     out = x.new_empty(len(flat), x.shape[1])
     bf16 = ctypes.c_int(gate_up_EFD.dtype == torch.bfloat16)
     _library().trifolium_experts(
-        _at(x), _i64(len(x)), _at(groups), _at(starts), _i64(len(groups)), _at(order), _i64(k), _at(gate_up_EFD), _at(down_EDF), bf16,
-        _i64(x.shape[1]), _i64(size), _at(out), _threads(),
+        _at(x), _i64(len(x)), _at(groups), _at(starts), _i64(len(groups)), _at(order), _i64(k),
+        _at(gate_up_EFD), _at(down_EDF), bf16, _i64(x.shape[1]), _i64(size), _at(out), _threads(),
     )  # fmt: skip
     return out.view(-1, k, x.shape[1])
 
