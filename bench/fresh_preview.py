@@ -2,8 +2,9 @@
 
     python bench/fresh_preview.py [runs/nano] [--masses 0.5 0.9 0.95 0.99]
 
-The model is the AR one of the nano recipe (`python recipes/nano/make.py pretrain`). For blocks of masks at random places of held-out conversations: KL(commit || preview) of the first row's
-prediction. "Commit" is the same mask row run through the recurrence alone, which ignores the rest of the block.
+The model is the AR one of the nano recipe (`python recipes/nano/make.py pretrain`). For blocks of masks at random
+places of held-out conversations: KL(commit || preview) of the first row's prediction. "Commit" is the same mask row
+run through the recurrence alone, which ignores the rest of the block.
 """
 
 from __future__ import annotations

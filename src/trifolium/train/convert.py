@@ -26,7 +26,11 @@ ADAPTER = "adapter.safetensors"
 
 
 def fresh_adapter(checkpoint: Checkpoint, model: Transformer, recipe: Recipe) -> Adapter:
-    """An adapter for these weights that changes nothing yet."""
+    """An adapter for these weights that changes nothing yet.
+
+    Delta-net layers get preview parameters with which a block reads its history almost as commit rows would
+    (ops.preview.initial_preview), or the base's own where it is a clover_moe checkpoint.
+    """
     config = checkpoint.config
     adapter = Adapter(
         AdapterConfig(
@@ -44,6 +48,11 @@ def fresh_adapter(checkpoint: Checkpoint, model: Transformer, recipe: Recipe) ->
         config,
     )
     adapter.reset(model.embed.weight, recipe.seed)
+    if config.preview is not None:  # a diffusion model already: go on from how it previews
+        adapter.load_state_dict(checkpoint.preview_tensors(torch.float32), strict=False)
+        with torch.no_grad():
+            if adapter.mask_embedding is not None:
+                adapter.mask_embedding.copy_(model.embed.weight[config.preview.mask_token])
     return adapter
 
 
