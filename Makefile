@@ -1,7 +1,7 @@
 PY ?= .venv/bin/python
 PROMPT ?= What is the capital of France?
 
-.PHONY: help setup run test lint types bench train clean
+.PHONY: help setup run test lint types bench train nano clean
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -25,11 +25,16 @@ lint: setup  ## Check style and types
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: setup  ## Measure ar, verified and diffusion side by side, in int8 and float32
+bench: setup  ## Measure the modes side by side, layers at the 35B shapes, passes over long contexts
 	$(PY) bench/report.py
+	$(PY) bench/layers_35b.py
+	$(PY) bench/context.py
 
 train: setup  ## Train the default adapter by its recipe (hours; resumes where it stopped)
 	$(PY) -m trifolium train recipes/smollm2-135m.toml
+
+nano: setup  ## Make the nano hybrid from nothing, with its ablation (hours; resumes where it stopped)
+	$(PY) recipes/nano/make.py --docs docs
 
 clean:  ## Remove the environment and caches
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis

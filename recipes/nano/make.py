@@ -84,7 +84,7 @@ def ablate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], qui
 
 def evaluate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], quick: bool) -> None:
     """Measure every run."""
-    prompts, tokens, held_out = (1, 6, data.held_out[:4]) if quick else (10, 32, data.held_out[:64])
+    prompts, tokens, held_out = (1, 6, data.held_out[:4]) if quick else (8, 24, data.held_out[:48])
     base = load_weights(out / AR, Transformer(config)).requires_grad_(False)
     runs = [(variant, seed) for seed in seeds for variant in VARIANTS]
     with Bars(console=CONSOLE, disable=not CONSOLE.is_terminal) as bars:
@@ -144,6 +144,7 @@ def ship(out: Path, config: ModelConfig, seeds: Sequence[int], folder: Path) -> 
     write_hf(folder, model.config, ((name, p.detach().to(torch.bfloat16)) for name, p in model.named_parameters()))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(out / "tokenizer" / name, folder / name)
+    shutil.copyfile(HERE / "card.md", folder / "README.md")
     size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
     CONSOLE.print(f"{folder}: {variant.name}, seed {seed}, {size:.1f} MB")
 

@@ -41,6 +41,8 @@ def native() -> Native:
         return Native(None, "no C++ compiler was found")
     try:
         path = _compiled(compiler)
+        if hasattr(os, "getuid") and path.stat().st_uid != os.getuid():  # code that someone else may have put there
+            return Native(None, f"{path} belongs to another user; set TRIFOLIUM_CACHE to a folder of your own")
         return Native(ctypes.CDLL(str(path)), f"compiled by {compiler}")
     except (OSError, subprocess.SubprocessError) as error:
         detail = getattr(error, "stderr", None) or str(error)
