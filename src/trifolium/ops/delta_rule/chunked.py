@@ -97,7 +97,7 @@ def _cut(x_BTHn: Tensor, chunk: int) -> Tensor:
     """[B, T, H, n] -> [B, H, c, L, n]. Padding rows write nothing (k = 0) and don't decay (g = 0)."""
     x = F.pad(x_BTHn, (0, 0, 0, 0, 0, -x_BTHn.shape[1] % chunk))
     b, length, heads, n = x.shape
-    return x.view(b, length // chunk, chunk, heads, n).permute(0, 3, 1, 2, 4).contiguous()
+    return x.reshape(b, length // chunk, chunk, heads, n).permute(0, 3, 1, 2, 4).contiguous()
 
 
 def _join(x_BHcLn: Tensor, length: int) -> Tensor:
