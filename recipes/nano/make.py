@@ -84,7 +84,7 @@ def ablate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], qui
 
 def evaluate(out: Path, config: ModelConfig, data: Data, seeds: Sequence[int], quick: bool) -> None:
     """Measure every run."""
-    prompts, tokens, held_out = (1, 6, data.held_out[:4]) if quick else (8, 24, data.held_out[:48])
+    prompts, tokens, held_out = (1, 6, data.held_out[:4]) if quick else (6, 16, data.held_out[:48])
     base = load_weights(out / AR, Transformer(config)).requires_grad_(False)
     runs = [(variant, seed) for seed in seeds for variant in VARIANTS]
     with Bars(console=CONSOLE, disable=not CONSOLE.is_terminal) as bars:
