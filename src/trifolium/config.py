@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from .errors import ConfigError
 
+MAX_BLOCK = 256
+"""Positions of a block, at most."""
+
 
 class Frozen(BaseModel):
     """Base of every config: immutable, unknown keys refused."""
@@ -113,8 +116,8 @@ class PreviewConfig(Frozen):
     `coreset_top_p`: router mass of the experts that the preview rows of one request may use.
     """
 
-    mask_token: int = Field(ge=0)
-    block_size: int = Field(32, gt=0)
+    mask_token: int = Field(ge=0, strict=True)
+    block_size: int = Field(32, gt=0, le=MAX_BLOCK)
     coreset_top_p: float = Field(1.0, gt=0, le=1)
     prediction_offset: Literal[0, 1] = 1
 
@@ -168,6 +171,8 @@ class ModelConfig(Frozen):
             raise ValueError("mixers and feed_forwards must name one kind for each layer")
         if "delta_net" in self.mixers and self.delta_net is None:
             raise ValueError("delta-net layers need their sizes (delta_net)")
+        if self.preview is not None and self.preview.mask_token >= self.vocab_size:
+            raise ValueError(f"mask_token {self.preview.mask_token} is outside the vocabulary of {self.vocab_size}")
         if "experts" in self.feed_forwards and self.experts is None:
             raise ValueError("mixtures of experts need their sizes (experts)")
         return self
@@ -201,12 +206,18 @@ class AdapterConfig(Frozen):
     chain_size: int = Field(768, ge=0)
     mask_token: int | None = Field(None, ge=0)
     prediction_offset: Literal[0, 1] = 1
-    block_size: int = Field(8, gt=0)
+    block_size: int = Field(8, gt=0, le=MAX_BLOCK)
     coreset_top_p: float = Field(1.0, gt=0, le=1)
     delta_preview: Literal["softmax", "causal"] = "softmax"
     vocab_size: int = Field(gt=0)
     hidden_size: int = Field(gt=0)
     num_layers: int = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.mask_token is not None and self.mask_token >= self.vocab_size:
+            raise ValueError(f"mask_token {self.mask_token} is outside the vocabulary of {self.vocab_size}")
+        return self
 
 
 class SamplingParams(Frozen):
@@ -227,7 +238,7 @@ class DecodeConfig(Frozen):
 
     mode: Literal["verified", "diffusion", "ar"] = "verified"
     drafts: Literal["preview", "ngram", "both", "none"] = "both"
-    block_size: int | None = Field(None, gt=0, le=256)
+    block_size: int | None = Field(None, gt=0, le=MAX_BLOCK)
     policy: Literal["threshold", "entropy", "top_n"] = "threshold"
     threshold: float = Field(0.9, ge=0.0, le=1.0)
     entropy_bound: float = Field(0.3, ge=0.0)

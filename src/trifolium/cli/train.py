@@ -48,6 +48,7 @@ def train(
     from ..train.convert import train_recipe
     from ..train.full import train_full
     from ..train.loop import Progress as Step
+    from ..train.world import World
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
@@ -69,6 +70,8 @@ def train(
             record = train_recipe(
                 recipe, out=out, start_from=start_from, on_step=on_step, stop_at=stop_at, compile_layers=compile_layers
             )
+    if not World.join().leads:  # under torchrun one process speaks for all
+        return
     if as_json:
         print(json.dumps(record))
     elif record:

@@ -57,5 +57,5 @@ def _check_finite(hidden_ND: Tensor, rows: Rows) -> None:
         for i, layer in enumerate(segment.state.layers):
             if not layer.finite():
                 kind = "delta-net state" if isinstance(layer, DeltaNetState) else "keys and values"
-                raise NumericalError(f"layer {i}: its {kind} are no longer finite; the request can't go on")
+                raise NumericalError(f"layer {i}: NaN or infinity in its {kind}; the request can't go on")
     raise NumericalError("the last layer's output is not finite; check the weights and the dtype")

@@ -45,18 +45,22 @@ def is_held_out(user_text: str) -> bool:
 def read_corpus(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """The conversations of all files, in order. Raises NotFoundError or CorruptFileError that names file and line."""
     for path in paths:
-        if not path.exists():
-            raise NotFoundError(f"training data {path} does not exist")
+        if not path.is_file():
+            raise NotFoundError(f"training data {path} is no file")
         opener = gzip.open if path.suffix == ".gz" else open
-        with opener(path, "rt", encoding="utf-8") as file:
+        with opener(path, "rt", encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, 1):
                 try:
                     item = json.loads(line)
                     roles = [message["role"] for message in item["messages"]]
+                    texts = all(isinstance(message["content"], str) for message in item["messages"])
                 except (ValueError, KeyError, TypeError):
+                    texts = False
+                if not texts:
                     raise CorruptFileError(
-                        f"{path}:{number}: not a conversation (a JSON object with `messages`)"
-                    ) from None
+                        f"{path}:{number}: not a conversation (a JSON object with `messages`, each of them with a "
+                        "`role` and a text as `content`)"
+                    )
                 if roles[-1:] != ["assistant"] or "user" not in roles:
                     raise CorruptFileError(
                         f"{path}:{number}: the messages must hold a user turn and end with the answer"

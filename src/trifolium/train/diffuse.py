@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..errors import ConfigError
 from ..model.transformer import Transformer
 from .autoregressive import PretrainTask, answer_loss, next_token_loss, next_token_weights
 from .data import Conversation, collate
@@ -43,6 +44,9 @@ class DiffuseTask(PretrainTask):
         assert model.adapter is not None
         self.diffuse = recipe
         self.teacher = teacher
+        names = [name for name, _ in model.named_parameters()]
+        if unused := [end for end in recipe.frozen if not any(name.endswith(end) for name in names)]:
+            raise ConfigError(f"frozen names no parameter: {', '.join(unused)}")
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(not name.endswith(recipe.frozen or ("\0",)))
 

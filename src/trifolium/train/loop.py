@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..errors import TrainingError
+from ..errors import ConfigError, TrainingError
 from ..model.transformer import Transformer
 from .adapt import AdapterTask
 from .checkpointing import CheckpointStore, FileStore
@@ -80,6 +80,12 @@ def train(
     world, store = world or World(), store or FileStore(out)
     trained = {name: p for name, p in task.module.named_parameters() if p.requires_grad}
     parameters = list(trained.values())
+    if not parameters:
+        raise ConfigError("nothing is left to train: the recipe freezes every parameter")
+    names = [name for name, _ in task.module.named_parameters()]
+    if unused := [end for end in schedule.rates if not any(name.endswith(end) for name in names)]:
+        example = next(iter(trained))
+        raise ConfigError(f"rates name no parameter: {', '.join(unused)} (ends of names like {example})")
     optimizer = make_optimizer(trained, schedule)
     totals: dict[str, Any] = {"step": 0, "seconds": 0.0}
     if store.exists():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field
@@ -28,7 +28,7 @@ class Schedule(Frozen):
     learning_rate: float = Field(1.2e-3, gt=0)
     warmup: int = Field(20, ge=0)
     decay: float = Field(0.3, ge=0, le=1)
-    rates: dict[str, float] = Field({})
+    rates: dict[str, Annotated[float, Field(ge=0)]] = Field({})
     weight_decay: float = Field(0.01, ge=0)
     clip: float = Field(1.0, gt=0)
     save_minutes: float = Field(5.0, gt=0)
