@@ -41,6 +41,8 @@ def write_hf(
         dtype = _write_shards(temporary, config, tensors, shard_bytes)
         (temporary / CONFIG).write_text(json.dumps(config_to_hf(config, dtype), indent=2) + "\n")
         temporary.chmod(0o755)
+        for file in temporary.iterdir():  # safetensors makes files that only their owner can read
+            file.chmod(0o644)
         temporary.rename(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
