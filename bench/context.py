@@ -37,6 +37,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="nano")
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 8192, 32768, 131072])
+    parser.add_argument(
+        "--prefill-up-to", type=int, help="longer contexts get random cells instead: the same cost a pass, sooner"
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     options = parser.parse_args()
     lengths = sorted(options.lengths)
@@ -47,6 +50,8 @@ def main() -> None:
         task = progress.add_task("prefilling", total=lengths[-1])
         for length in lengths:
             started = time.perf_counter()
+            if options.prefill_up_to is not None and length > options.prefill_up_to:
+                fill(state, length)
             while state.length < length:
                 prefill(model, state, min(CHUNK, length - state.length))
                 progress.update(task, completed=state.length)
@@ -80,15 +85,28 @@ def prefill(model: Transformer, state: RequestState, count: int) -> None:
     state.accept(count)
 
 
+def fill(state: RequestState, length: int) -> None:
+    """Random cells for all positions below `length`; the recurrent states stay as they are."""
+    state.reserve(length)
+    for layer in state.layers:
+        if isinstance(layer, AttentionState):
+            layer.keys[:, state.length : length].normal_()
+            layer.values[:, state.length : length].normal_()
+    state.length = length
+
+
 def measure(model: Transformer, state: RequestState) -> dict[str, Any]:
     """Times of one plain and one fused pass in ms, and the bytes of each kind of state. Commits nothing."""
     drafts = tokens_at(model, state.length, 1 + DRAFTS)
     plain = RequestRows(state, drafts[:1])
     fused = RequestRows(state, drafts, [(n, [MASK] * BLOCK) for n in BRANCHES])
-    attention = sum(layer.nbytes for layer in state.layers if isinstance(layer, AttentionState))
-    return {
+    times = {
         "plain_ms": median_ms(lambda: model.rows(Rows.build([plain], tile=model.tiled))),
         "fused_ms": median_ms(lambda: model.rows(Rows.build([fused], tile=model.tiled))),
+    }
+    attention = sum(layer.nbytes for layer in state.layers if isinstance(layer, AttentionState))
+    return {
+        **times,
         "attention_bytes": attention,
         "delta_net_bytes": state.nbytes - attention,
         "peak_memory_bytes": peak_memory(),
