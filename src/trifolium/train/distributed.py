@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +81,8 @@ class ShardedStore:
                 path.mkdir(parents=True)
             self._wait()
             writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
-            save(_tensors(module, optimizer), storage_writer=writer)
+            with _alone_is_fine():
+                save(_tensors(module, optimizer), storage_writer=writer)
             if self.world.leads:
                 partial = path / (_PROGRESS + ".partial")
                 partial.write_text(json.dumps(progress), encoding="utf-8")
@@ -100,7 +104,8 @@ class ShardedStore:
                 for p in group["params"]:
                     step = torch.tensor(float(progress["step"]))
                     optimizer.state[p] = {"step": step, **{moment: torch.zeros_like(p) for moment in _MOMENTS}}
-            load(_tensors(module, optimizer), storage_reader=HuggingFaceStorageReader(str(path)))
+            with _alone_is_fine():
+                load(_tensors(module, optimizer), storage_reader=HuggingFaceStorageReader(str(path)))
         except (OSError, ValueError, KeyError, CheckpointException) as error:
             raise CorruptFileError(f"{path} is not a checkpoint of this recipe: {error}") from None
         return progress
@@ -108,6 +113,14 @@ class ShardedStore:
     def _wait(self) -> None:
         if self.world.size > 1:
             dist.barrier()
+
+
+@contextmanager
+def _alone_is_fine() -> Iterator[None]:
+    """torch warns where one process saves without a process group; here that is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="torch.distributed")
+        yield
 
 
 def _tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

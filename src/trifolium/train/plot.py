@@ -43,7 +43,8 @@ def plot_metrics(metrics: Path, picture: Path) -> None:
     right.set(ylabel="1 + accepted prefix" if drafts else "cross-entropy", title="Held out")
     for axis in (left, right):
         axis.set_xlabel("noisy rows scored, thousands" if unit == "rows" else "tokens seen, thousands")
-        axis.legend(frameon=False)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     temporary = picture.with_name(picture.name + ".partial.png")
