@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 import torch
 
 from .checkpoint import Checkpoint, Shelf, check_base, load_adapter, open_checkpoint
-from .config import DecodeConfig, SamplingParams
+from .config import DecodeConfig, ModelConfig, SamplingParams
 from .engine import MAX_ROWS, Engine, Event, FinishedEvent, Handle, Request, Result
 from .errors import ConfigError, PromptError, TensorMismatchError
 from .model import Adapter, Transformer
@@ -189,8 +189,11 @@ def read_adapter(path: Path, checkpoint: Checkpoint) -> Adapter:
     return adapter
 
 
-def native_adapter(checkpoint: Checkpoint) -> Adapter:
-    """The preview parameters of a checkpoint that is a diffusion model by itself (clover_moe)."""
-    adapter = Adapter.native(checkpoint.config, checkpoint.name)
+def native_adapter(checkpoint: Checkpoint, config: ModelConfig | None = None) -> Adapter:
+    """The preview parameters of a checkpoint that is a diffusion model by itself (clover_moe).
+
+    `config`: the checkpoint's own, or one that differs from it in how it previews.
+    """
+    adapter = Adapter.native(config or checkpoint.config, checkpoint.name)
     adapter.load_state_dict(checkpoint.preview_tensors(torch.float32))
     return adapter

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ..config import DeltaNetConfig, ModelConfig
 from ..ops import conv
 from ..ops.delta_rule import Trace, advance, chunked, state_at
-from ..ops.pointwise import sigmoid_exact, silu_exact, softplus_exact
+from ..ops.pointwise import sigmoid_exact, silu_exact, softplus_exact, unit
 from ..ops.preview import PreviewParams, preview
 from ..ops.registry import choose
 from .adapter import LayerDeltas, PreviewParameters
@@ -25,9 +25,6 @@ from .linear import Linear
 from .norm import RMSNorm
 from .rows import Rows, Segment
 from .state import DeltaNetState, DeltaUpdates
-
-L2_EPS = 1e-6
-"""Added to the squared norm of q and k, as the published models do."""
 
 
 class DeltaNetContext(NamedTuple):
@@ -80,7 +77,7 @@ class DeltaNet(nn.Module):
         """c [..., C] -> q, k [..., H, d], of unit length, and v [..., H, e]; key heads repeated to value heads."""
         s = self.sizes
         q, k, v = convolved.split([s.key_size, s.key_size, s.value_size], dim=-1)
-        q, k = (_unit(t.unflatten(-1, (s.key_heads, s.key_dim))) for t in (q, k))
+        q, k = (unit(t.unflatten(-1, (s.key_heads, s.key_dim))) for t in (q, k))
         repeat = s.value_heads // s.key_heads
         return q.repeat_interleave(repeat, -2), k.repeat_interleave(repeat, -2), v.unflatten(-1, (-1, s.value_dim))
 
@@ -191,8 +188,3 @@ class DeltaNet(nn.Module):
         """RMSNorm(y) * SiLU(z), then the output product: y [..., H, e], z [..., H e] -> [..., D]."""
         gated = self.gate_norm(y) * F.silu(z.float()).view_as(y)
         return cast(Tensor, self.out(gated.flatten(-2), deltas.out if deltas else None))
-
-
-def _unit(x: Tensor) -> Tensor:
-    """Scale vectors [..., d] to length one."""
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + L2_EPS)

@@ -14,6 +14,15 @@ SOFTPLUS_LINEAR = 20.0
 """Above this, softplus(x) is x to float32's precision, and exp would soon overflow."""
 
 
+UNIT_EPS = 1e-6
+"""Added to the squared length of q and k before they are scaled to length one, as the published delta nets do."""
+
+
+def unit(x: Tensor) -> Tensor:
+    """Vectors [..., d] scaled to length one; differentiable."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + UNIT_EPS)
+
+
 def sigmoid_exact(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x))."""
     return torch.neg(x).exp_().add_(1.0).reciprocal_()

@@ -52,19 +52,23 @@ class FileStore:
         return load_training(self.path, module, optimizer, "step")
 
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS = ("exp_avg", "exp_avg_sq")
 _KEY = "trifolium_training"
+
+
+def training_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Parameters and moments by name, sharing memory with the module and the optimiser."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in module.named_parameters():
+        tensors[f"parameter.{name}"] = parameter.detach()
+        state = optimizer.state.get(parameter, {})
+        tensors |= {f"{moment}.{name}": state[moment] for moment in MOMENTS if moment in state}
+    return tensors
 
 
 def save_training(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
     """Write parameters, moments and `progress` (JSON values) to `path`; the file there survives any failure."""
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in module.named_parameters():
-        tensors[f"parameter.{name}"] = parameter.detach()
-        for moment in _MOMENTS:
-            state = optimizer.state.get(parameter, {})
-            if moment in state:
-                tensors[f"{moment}.{name}"] = state[moment]
+    tensors = training_tensors(module, optimizer)
     temporary = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +103,7 @@ def load_training(path: Path, module: nn.Module, optimizer: torch.optim.Optimize
                 with torch.no_grad():
                     parameter.copy_(value)
                 if f"exp_avg.{name}" in names:
-                    state = {moment: file.get_tensor(f"{moment}.{name}") for moment in _MOMENTS}
+                    state = {moment: file.get_tensor(f"{moment}.{name}") for moment in MOMENTS}
                     optimizer.state[parameter] = {**state, "step": torch.tensor(float(progress[step_key]))}
     except (SafetensorError, KeyError, ValueError) as error:
         raise CorruptFileError(f"{path} is not a training checkpoint: {error}") from None

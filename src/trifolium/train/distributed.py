@@ -33,9 +33,9 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
 from ..errors import CorruptFileError, TrainingError
 from ..model.transformer import Transformer
+from .checkpointing import MOMENTS, training_tensors
 from .world import World
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
 _PROGRESS = "progress.json"
 
 
@@ -82,7 +82,7 @@ class ShardedStore:
             self._wait()
             writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
             with _alone_is_fine():
-                save(_tensors(module, optimizer), storage_writer=writer)
+                save(training_tensors(module, optimizer), storage_writer=writer)
             if self.world.leads:
                 partial = path / (_PROGRESS + ".partial")
                 partial.write_text(json.dumps(progress), encoding="utf-8")
@@ -103,9 +103,9 @@ class ShardedStore:
             for group in optimizer.param_groups:
                 for p in group["params"]:
                     step = torch.tensor(float(progress["step"]))
-                    optimizer.state[p] = {"step": step, **{moment: torch.zeros_like(p) for moment in _MOMENTS}}
+                    optimizer.state[p] = {"step": step, **{moment: torch.zeros_like(p) for moment in MOMENTS}}
             with _alone_is_fine():
-                load(_tensors(module, optimizer), storage_reader=HuggingFaceStorageReader(str(path)))
+                load(training_tensors(module, optimizer), storage_reader=HuggingFaceStorageReader(str(path)))
         except (OSError, ValueError, KeyError, CheckpointException) as error:
             raise CorruptFileError(f"{path} is not a checkpoint of this recipe: {error}") from None
         return progress
@@ -121,17 +121,6 @@ def _alone_is_fine() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module="torch.distributed")
         yield
-
-
-def _tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Parameters and moments by name, sharing memory with the module and the optimiser."""
-    tensors: dict[str, Tensor] = {}
-    for name, p in module.named_parameters():
-        tensors[f"parameter.{name}"] = p.detach()
-        for moment in _MOMENTS:
-            if moment in optimizer.state.get(p, {}):
-                tensors[f"{moment}.{name}"] = optimizer.state[p][moment]
-    return tensors
 
 
 def gather(model: Transformer, world: World) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
+from ..api import native_adapter
 from ..checkpoint import Checkpoint, open_checkpoint, write_hf
 from ..config import MAX_BLOCK, ModelConfig, PreviewConfig
 from ..errors import ConfigError, UnsupportedModelError, UsageError
@@ -66,9 +67,8 @@ def clover_config(config: ModelConfig, recipe: Full, where: str) -> ModelConfig:
 def load_clover(checkpoint: Checkpoint, config: ModelConfig) -> Transformer:
     """The checkpoint's weights in float32, with its own preview parameters or fresh ones."""
     model = Transformer(config)
-    model.adapter = Adapter.native(config, checkpoint.name)
-    if checkpoint.config.preview is not None:
-        model.adapter.load_state_dict(checkpoint.preview_tensors(torch.float32))
+    fresh = checkpoint.config.preview is None
+    model.adapter = Adapter.native(config, checkpoint.name) if fresh else native_adapter(checkpoint, config)
     model.fill(checkpoint.tensors(torch.float32), None)
     return model
 

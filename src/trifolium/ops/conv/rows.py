@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..pointwise import silu_exact
+
 
 def path_index(paths: Sequence[tuple[int, ...]], width: int) -> Tensor:
     """Where each row's K = `width` inputs stand in [ring; rows], oldest first. -> int64 [N, K].
@@ -31,8 +33,7 @@ def rows(u_NC: Tensor, weight_CK: Tensor, ring: Tensor, index_NK: Tensor) -> Ten
     total = inputs_NKC[:, 0] * weight_CK[:, 0]
     for j in range(1, weight_CK.shape[1]):
         total += inputs_NKC[:, j] * weight_CK[:, j]
-    denominator = torch.neg(total).exp_().add_(1.0)
-    return total.div_(denominator)
+    return silu_exact(total)
 
 
 def ring_after(u_NC: Tensor, ring: Tensor, path: Sequence[int]) -> Tensor:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..conv import two_sided
+from ..pointwise import unit
 from .params import PreviewParams
-from .reference import EPS
 
 
 def preview(u: Tensor, state: Tensor, ring: Tensor, params: PreviewParams) -> Tensor:
@@ -27,7 +27,7 @@ def preview(u: Tensor, state: Tensor, ring: Tensor, params: PreviewParams) -> Te
     c = two_sided(u, ring, params.left_CK, params.right)
     q, k, v = c.split((key_size, key_size, c.shape[-1] - 2 * key_size), dim=-1)
     # [..., key heads, G, m, n]; G is 1 for q and k
-    q, k = (_normalise(t.unflatten(-1, (params.key_heads, 1, d)).movedim(-4, -2)) for t in (q, k))
+    q, k = (unit(t.unflatten(-1, (params.key_heads, 1, d)).movedim(-4, -2)) for t in (q, k))
     v = v.unflatten(-1, (*grouped, -1)).movedim(-4, -2)
 
     read = q @ state.unflatten(-3, grouped) * d**-0.5
@@ -37,7 +37,3 @@ def preview(u: Tensor, state: Tensor, ring: Tensor, params: PreviewParams) -> Te
     out: Tensor = p[..., :1] * read + p[..., 1:] @ v
     joined: Tensor = out.movedim(-2, -4).flatten(-3, -2)
     return joined
-
-
-def _normalise(x: Tensor) -> Tensor:
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + EPS)
