@@ -27,7 +27,7 @@ Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Messages | Sequence[int]
 """A user's message, a whole conversation, or token ids that are taken as they are."""
 
-DTypeName = Literal["auto", "float32", "bfloat16", "int8"]
+DTypeName = Literal["auto", "float32", "bfloat16", "int8", "int4"]
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -156,7 +156,7 @@ def load(
 
 def choose_dtype(name: str) -> torch.dtype:
     """The dtype of products. Raises ConfigError for an unknown name. "auto" looks at the CPU only, never at timings."""
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8, "int4": torch.int4}
     if name == "auto":
         wide = torch.backends.cpu.get_cpu_capability().startswith("AVX")
         return torch.int8 if wide and hasattr(torch.ops.onednn, "qlinear_prepack") else torch.float32

@@ -13,6 +13,7 @@ from ..config import ModelConfig
 from ..ops.attention import whole_cells
 from ..ops.conv import ring_after
 from ..ops.delta_rule import apply
+from ..ops.native.dense import accept_rows
 
 
 class LayerState(Protocol):
@@ -36,31 +37,54 @@ class LayerState(Protocol):
         ...
 
 
-@dataclass
-class AttentionState:
-    """Keys (rotated) and values [K, capacity, d]. Cells past the committed length are scratch: finite, meaningless."""
+class Cells:
+    """Keys (rotated) and values of all attention layers of one request, [A, 2, K, capacity, d].
 
-    keys: Tensor
-    values: Tensor
-    held: tuple[Tensor, Tensor] | None = None
-    """Keys and values [n, K, d] of the last pass's commit rows, until it is known which of them are accepted."""
+    Cells past the committed length are scratch: finite, meaningless.
+    """
 
-    @classmethod
-    def empty(cls, config: ModelConfig, device: torch.device) -> AttentionState:
-        shape = (config.num_kv_heads, 0, config.head_dim)
-        return cls(torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+    def __init__(self, layers: int, config: ModelConfig, device: torch.device) -> None:
+        self.data = torch.zeros(layers, 2, config.num_kv_heads, 0, config.head_dim, device=device)
+        self.scratch: Tensor | None = None
+        """[A, 2, n, K, d]: keys and values of the last pass's rows, commit rows first, where one call made them all."""
+
+    @property
+    def capacity(self) -> int:
+        """Positions that there is room for."""
+        return self.data.shape[3]
 
     def reserve(self, capacity: int) -> None:
         """Grow to at least `capacity` cells. New cells are zero: masked cells are multiplied by zero, never skipped."""
-        have = self.keys.shape[1]
+        have = self.capacity
         if capacity <= have:
             return
         size = whole_cells(max(capacity, have + have // 2))  # exact attention reads whole cells of its grid
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = old.new_zeros(old.shape[0], size, old.shape[2])
-            new[:, :have] = old
-            setattr(self, name, new)
+        old, self.data = self.data, self.data.new_zeros(*self.data.shape[:3], size, self.data.shape[4])
+        self.data[:, :, :, :have] = old
+
+
+@dataclass
+class AttentionState:
+    """One attention layer's share of the cells."""
+
+    cells: Cells
+    index: int
+    held: tuple[Tensor, Tensor] | None = None
+    """Keys and values [n, K, d] of the last pass's commit rows, until it is known which of them are accepted."""
+
+    @property
+    def keys(self) -> Tensor:
+        """[K, capacity, d]."""
+        return self.cells.data[self.index, 0]
+
+    @property
+    def values(self) -> Tensor:
+        """[K, capacity, d]."""
+        return self.cells.data[self.index, 1]
+
+    def reserve(self, capacity: int) -> None:
+        """See Cells."""
+        self.cells.reserve(capacity)
 
     def hold(self, keys: Tensor, values: Tensor) -> None:
         """Keep a pass's rows [n, K, d] at hand: those of a tree that are not in their cells may be accepted later."""
@@ -93,7 +117,10 @@ class AttentionState:
 
     def finite(self) -> bool:
         """See LayerState: the last pass's rows (cells before them were checked in their own pass)."""
-        return self.held is None or all(bool(t.isfinite().all()) for t in self.held)
+        rows = self.held or ()
+        if self.cells.scratch is not None:
+            rows = (self.cells.scratch[self.index],)
+        return all(bool(t.isfinite().all()) for t in rows)
 
     @property
     def nbytes(self) -> int:
@@ -175,9 +202,16 @@ class RequestState:
 
     def __init__(self, config: ModelConfig, device: torch.device | None = None) -> None:
         device = device or torch.device("cpu")
-        kinds: dict[str, type[AttentionState | DeltaNetState]]
-        kinds = {"attention": AttentionState, "delta_net": DeltaNetState}
-        self.layers: list[LayerState] = [kinds[mixer].empty(config, device) for mixer in config.mixers]
+        self.cells = Cells(config.mixers.count("attention"), config, device)
+        """Keys and values of its attention layers."""
+        self.layers: list[LayerState] = []
+        attention = 0
+        for mixer in config.mixers:
+            if mixer == "attention":
+                self.layers.append(AttentionState(self.cells, attention))
+                attention += 1
+            else:
+                self.layers.append(DeltaNetState.empty(config, device))
         self.length = 0
 
     def reserve(self, capacity: int) -> None:
@@ -191,8 +225,14 @@ class RequestState:
 
     def accept_path(self, path: Sequence[int]) -> None:
         """Commit the rows of the last pass with these indices, each the parent of the next, and forget the others."""
-        for layer in self.layers:
-            layer.settle(path, self.length)
+        if self.cells.scratch is not None:
+            if path:
+                self.cells.reserve(self.length + len(path))
+                accept_rows(self.cells.data, self.cells.scratch, path, self.length)
+            self.cells.scratch = None
+        else:
+            for layer in self.layers:
+                layer.settle(path, self.length)
         self.length += len(path)
 
     @property
