@@ -144,6 +144,14 @@ class Transformer(nn.Module):
         """Whether commit rows get the same bits in every pass (int8 and float32 do, bfloat16 does not)."""
         return self.head.kernel is not None and self.head.kernel.exact
 
+    @property
+    def row_exact(self) -> bool:
+        """Whether a prompt may be cut anywhere and share passes with other rows: no commit row's bits depend on it.
+
+        Stronger than `exact`, which leaves prompts to passes of their own, cut on a fixed grid.
+        """
+        return False
+
     def new_state(self) -> RequestState:
         """An empty state for one request."""
         return RequestState(self.config, self.embed.weight.device)
