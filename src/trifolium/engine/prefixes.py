@@ -133,9 +133,10 @@ class PrefixCache:
         whole = at + (len(tokens) - at) // self._unit * self._unit
         for start, end in ((at, whole), (whole, len(tokens))):
             if start < end:
-                if not self._room(state.size.cell * (end - start), most_bytes, node):
+                own = tokens[start:end].copy()
+                if not self._room(own.nbytes + state.size.cell * len(own), most_bytes, node):
                     return
-                node = self._grow(node, tokens[start:end].copy(), state.cells(start, end))
+                node = self._grow(node, own, state.cells(start, end))
         if snapshot and node.snapshot is None and node is not self._root:
             taken = state.snapshot()
             if self._room(parts_nbytes(taken), most_bytes, node):

@@ -248,9 +248,12 @@ class Scheduler:
             job = (self._moved if moved else self._waiting)[id]
             length, capacity = self._moved_out.positions(id) if moved else (len(job.prompt), 0)
             capacity = max(capacity, min(length + self._limits.rows, job.most))
-            if self._running and not self._room(self._size.at(capacity) + self._growth()):
+            needed = self._size.at(capacity) + (self._growth() if self._running else 0)
+            if needed > self._limits.memory - self.state_bytes:
                 return
-            self._room(self._size.at(capacity))
+            if not moved:
+                self.prefixes.match(job.prompt)  # what it will take over is not what makes room
+            self._room(needed)
             state = job.live.state
             state.most = job.most
             try:
