@@ -45,7 +45,7 @@ def run(model: Transformer, program: bool) -> Run:
         second.accept_path([0])
         rows = Rows.build([RequestRows(first, [1]), RequestRows(second, [2, 3])], tile=False)
         hidden.append(model.rows(rows))
-    return Run(hidden, first.cells.data[:, :, :, : first.length])
+    return Run(hidden, first.attention.data[:, :, :, : first.length])
 
 
 @pytest.mark.parametrize("rotary", [None, 6])

@@ -84,11 +84,11 @@ class Program:
             torch.tensor(request),
             starts,
             torch.tensor(list(chain.from_iterable(tails)), dtype=torch.int32),
-            [(segment.state.cells.data, segment.state.length) for segment in rows.segments],
+            [(segment.state.attention.data, segment.state.length) for segment in rows.segments],
             longest,
         )
         for segment in rows.segments:
-            segment.state.cells.scratch = scratch[:, :, segment.start : segment.start + segment.count]
+            segment.state.attention.scratch = scratch[:, :, segment.start : segment.start + segment.count]
         return x
 
 

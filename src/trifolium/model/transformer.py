@@ -154,6 +154,21 @@ class Transformer(nn.Module):
         """Whether commit rows get the same bits in every pass (with native kernels all do; else not bfloat16)."""
         return self.head.kernel is not None and self.head.kernel.exact
 
+    @property
+    def row_exact(self) -> bool:
+        """Whether a prompt may be cut anywhere and share passes with other rows: no commit row's bits depend on it.
+
+        Stronger than `exact`, which leaves prompts to passes of their own, cut on a fixed grid.
+        """
+        return self.program is not None
+
+    @property
+    def program(self) -> Program | None:
+        """The layers as one native call, if that can be: made anew after packing, and for another adapter."""
+        if self._programmed is not self.adapter:
+            self._program, self._programmed = Program.of(self), self.adapter
+        return self._program
+
     def new_state(self) -> RequestState:
         """An empty state for one request."""
         return RequestState(self.config, self.embed.weight.device)
@@ -166,10 +181,8 @@ class Transformer(nn.Module):
             assert self.adapter is not None, "preview rows need an adapter"
             x = torch.cat((x, self.adapter.embed(rows.tokens[n:], rows.block_index, self.embed)))
         angles = self.rope(rows.positions, rows.limit)
-        if self._programmed is not self.adapter:  # first pass since packing, or another adapter
-            self._program, self._programmed = Program.of(self), self.adapter
-        if self._program is not None:
-            return self._program.run(x, angles, rows)
+        if self.program is not None:
+            return self.program.run(x, angles, rows)
         for i, layer, deltas in self.decoder_layers():
             x = layer.rows(x, angles, rows, i, deltas)
         return cast(Tensor, self.norm(x))
