@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Numbers of rows that costs are kept for; between them they are interpolated."""
@@ -38,6 +39,7 @@ class PassCosts:
     """Seconds of a pass by its number of rows, and how many tokens a second of passes brings just now."""
 
     _seconds: dict[int, Average] = field(default_factory=dict)
+    _curve: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
     _tokens: Average = field(default_factory=Average)
     _spent: Average = field(default_factory=Average)
 
@@ -46,15 +48,14 @@ class PassCosts:
         self._seconds.setdefault(_near(rows), Average()).add(seconds)
         self._tokens.add(tokens)
         self._spent.add(seconds)
+        known = sorted(self._seconds)
+        self._curve = known, list(accumulate((self._seconds[size].value for size in known), max))
 
     def seconds(self, rows: int) -> float:
         """What a pass of so many rows is expected to take; 0 before anything was observed. Never falls with rows."""
-        known = sorted(self._seconds)
+        known, values = self._curve
         if not known:
             return 0.0
-        values: list[float] = []
-        for size in known:
-            values.append(max(self._seconds[size].value, values[-1] if values else 0.0))
         at = bisect_left(known, rows)
         if at == 0:
             return values[0] * _shape(rows) / _shape(known[0])

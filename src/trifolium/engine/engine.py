@@ -15,6 +15,7 @@ from ..model.state import StateSize
 from ..text import Tokenizer
 from .canvas import DiffusionDecoder
 from .commit import VerifiedDecoder
+from .costs import PassCosts
 from .drafts import DraftBook, DraftSource, NgramDrafts, PreviewDrafts
 from .events import Event, Result
 from .memory import STATE_SHARE, available_memory
@@ -119,7 +120,8 @@ class Engine:
     rows round by the number of rows.
 
     `tokenizer` None: answers have no text, and only `eos_ids` end them. `max_running`: how many requests share passes;
-    others wait. `max_rows`: row budget of a decoding pass. `max_state_bytes`: for all requests' states and the prefix
+    others wait. `max_rows`: row budget of a decoding pass, of which requests take what is worth its time; with
+    `free_rows` they take all that may save a pass. `max_state_bytes`: for all requests' states and the prefix
     cache together; half of what the machine has left, unless given. Weights and a pass's own tensors come on top.
     `max_prefix_bytes`: for the prefix cache, 0 for none; half of that, unless given. The cache is this engine's own:
     model, dtype and adapter stay what they are. `extra_drafts`: further draft sources for a request.
@@ -133,6 +135,7 @@ class Engine:
         eos_ids: frozenset[int] | None = None,
         max_running: int = MAX_RUNNING,
         max_rows: int = MAX_ROWS,
+        free_rows: bool = False,
         max_state_bytes: int | None = None,
         max_prefix_bytes: int | None = None,
         extra_drafts: ExtraDrafts | None = None,
@@ -151,7 +154,8 @@ class Engine:
         if max_prefix_bytes is None:
             max_prefix_bytes = int(max_state_bytes * PREFIX_SHARE)
         self._limits = Limits(max_running, max_rows, max_state_bytes, max_prefix_bytes, model.row_exact)
-        self._scheduler = Scheduler(self._limits, self._size)
+        self._costs = PassCosts()
+        self._scheduler = Scheduler(self._limits, self._size, None if free_rows else self._costs)
         self._count = self._passes = self._rows = 0
 
     def add(self, request: Request) -> Handle:
@@ -277,10 +281,13 @@ class Engine:
 
     def _settle(self, batch: Batch, seconds: float) -> None:
         """Count the pass for each of its requests, and tell those who watch."""
+        rows = sum(part.plan.rows for part in batch.parts)
         self._passes += 1
+        self._rows += rows
+        if not all(part.prompt for part in batch.parts):
+            self._costs.observe(rows, seconds, sum(part.job.live.fresh for part in batch.parts))
         for part in batch.parts:
             live = part.job.live
-            self._rows += part.plan.rows
             if part.prompt:
                 live.prompt_passes += 1
                 live.prompt_seconds += seconds

@@ -133,6 +133,11 @@ class Live:
         return len(self.tokens) - 1
 
     @property
+    def fresh(self) -> int:
+        """Tokens that were emitted since the last report."""
+        return len(self.tokens) - self._reported
+
+    @property
     def remaining(self) -> int:
         """How many more tokens the answer may have."""
         return self.limit - (len(self.tokens) - self.prompt_tokens)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import TrifoliumError
 from ..model.state import StateSize
+from .costs import Budget, PassCosts
 from .memory import MovedOut
 from .plan import Decoder, Plan
 from .prefixes import PrefixCache, Tokens
@@ -86,8 +87,9 @@ class Limits:
 class Scheduler:
     """Waiting, running and moved-out requests, and the prefixes that outlive them."""
 
-    def __init__(self, limits: Limits, size: StateSize) -> None:
+    def __init__(self, limits: Limits, size: StateSize, costs: PassCosts | None = None) -> None:
         self._limits = limits
+        self._costs = costs
         self._size = size
         self._chunk = CHUNK
         self.prefixes = PrefixCache(1 if limits.mixed else CHUNK, recurrent=size.fixed > 0)
@@ -160,12 +162,15 @@ class Scheduler:
     def _plans(self, decoding: Sequence[Job]) -> tuple[Part, ...]:
         """Everyone's rows for one pass: equal shares, and what some don't need goes to the others."""
         left, parts = self._limits.rows, []
+        total = sum(max(1, job.rows) for job in decoding)
         for i, job in enumerate(sorted(decoding, key=lambda job: job.rows)):
             try:
-                plan = job.decoder.plan(max(1, left // (len(decoding) - i)))
+                share = max(1, left // (len(decoding) - i))
+                plan = job.decoder.plan(Budget(share, total - max(1, job.rows), self._costs))
             except Exception as error:
                 job.live.fail(error)
                 continue
+            total += plan.rows - max(1, job.rows)
             job.rows = plan.rows
             left -= plan.rows
             parts.append(Part(job, plan))
