@@ -8,6 +8,7 @@ import random
 import pytest
 import torch
 
+from random_models import without_kernels
 from tiny_engine import build_model
 from trifolium.config import DecodeConfig, SamplingParams
 from trifolium.engine import Engine, FinishedEvent, Request, TextEvent
@@ -207,16 +208,16 @@ def test_proposals_that_fail_end_only_their_request(models, prompts, answer, mon
         assert handle.result.token_ids == answer(model, make(request.prompt, "ar"))
 
 
-def test_inexact_products_are_noted(models, prompts, monkeypatch):
+def test_inexact_products_are_noted(prompts, monkeypatch):
     """Without native kernels, bfloat16 rounds by the number of rows: verified runs, and says that it may differ."""
     if native.native().library is not None:
         assert not Engine(build_model(torch.bfloat16)).run([make(prompts(1)[0])])[0].notes
-    monkeypatch.setattr(native, "supports", lambda weight: False)
+    without_kernels(monkeypatch)
     model = build_model(torch.bfloat16)
     result = Engine(model).run([make(prompts(1)[0])])[0]
     assert result.tokens == 24 and any("may differ" in note for note in result.notes)
     assert not Engine(model).run([make(prompts(1)[0], "ar")])[0].notes
-    assert not Engine(models(torch.int8)).run([make(prompts(1)[0])])[0].notes
+    assert not Engine(build_model(torch.int8)).run([make(prompts(1)[0])])[0].notes
 
 
 def test_first_come_first_served(models, prompts):

@@ -34,7 +34,7 @@ class VerifiedDecoder:
         draft, estimates = self._book.best(depth)
         # Near the end of the context a canvas must still fit.
         block = min(self._block, live.max_positions - live.position - 2)
-        worths = self._previews.worths(block) if self._previews is not None else [0.0]
+        worths = self._previews.worths(block, budget) if self._previews is not None else [0.0]
         useful = min(depth - 2, live.max_positions - live.position - 1 - block)
         self._layout = layout = choose(draft, estimates, budget, worths, useful)
         blocks = tuple((row + 1, (MASK,) * layout.block) for row in layout.previewed)

@@ -16,12 +16,18 @@ PRIOR = 0.12
 """What each further row adds to the cost of a pass of one, until passes say otherwise."""
 
 MEMORY = 0.1
-"""Weight of the latest pass in an average, once there are many."""
+"""Weight of the latest pass in an average."""
+
+COLD = 2
+"""Measurements that may have met cold caches."""
 
 
 @dataclass
 class Average:
-    """A running mean that forgets; one outlier (another program took the processor) moves it little."""
+    """A running mean that forgets; one outlier (another program took the processor) moves it little.
+
+    Of the first measurements the smallest counts: caches were cold.
+    """
 
     value: float = 0.0
     count: int = 0
@@ -29,25 +35,34 @@ class Average:
     def add(self, value: float) -> None:
         """Take one more measurement."""
         self.count += 1
-        if self.count > 2:
-            value = min(value, 2 * self.value)
-        self.value += (value - self.value) * max(MEMORY, 1 / self.count)
+        if self.count <= COLD:
+            self.value = value if self.count == 1 else min(value, self.value)
+        else:
+            self.value += (min(value, 2 * self.value) - self.value) * MEMORY
 
 
 @dataclass
 class PassCosts:
-    """Seconds of a pass by its number of rows, and how many tokens a second of passes brings just now."""
+    """Seconds of a pass by its number of rows, of proposals, and how many tokens a second brings just now."""
 
     _seconds: dict[int, Average] = field(default_factory=dict)
     _curve: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
     _tokens: Average = field(default_factory=Average)
     _spent: Average = field(default_factory=Average)
+    _proposals: Average = field(default_factory=Average)
 
-    def observe(self, rows: int, seconds: float, tokens: int) -> None:
-        """A decoding pass of `rows` rows is over, proposals included, and brought `tokens`."""
+    @property
+    def known(self) -> bool:
+        """Whether anything was observed."""
+        return bool(self._seconds)
+
+    def observe(self, rows: int, seconds: float, tokens: float, proposals: int = 0, proposing: float = 0.0) -> None:
+        """A decoding pass of `rows` rows took so long and brought `tokens`; `proposals` after it took `proposing`."""
         self._seconds.setdefault(_near(rows), Average()).add(seconds)
         self._tokens.add(tokens)
-        self._spent.add(seconds)
+        self._spent.add(seconds + proposing)
+        if proposals:
+            self._proposals.add(proposing / proposals)
         known = sorted(self._seconds)
         self._curve = known, list(accumulate((self._seconds[size].value for size in known), max))
 
@@ -67,6 +82,11 @@ class PassCosts:
             return values[-1] + slope
         share = (rows - known[at - 1]) / (known[at] - known[at - 1])
         return values[at - 1] + share * (values[at] - values[at - 1])
+
+    @property
+    def proposal(self) -> float:
+        """Seconds of turning one canvas into drafts."""
+        return self._proposals.value
 
     @property
     def rate(self) -> float:
@@ -91,6 +111,11 @@ class Budget:
             return 0.0
         costs = self.costs
         return costs.rate * (costs.seconds(self.others + rows) - costs.seconds(self.others + 1))
+
+    @property
+    def proposal(self) -> float:
+        """Tokens that a canvas must bring to be worth being turned into drafts."""
+        return 0.0 if self.costs is None else self.costs.rate * self.costs.proposal
 
 
 def _near(rows: int) -> int:

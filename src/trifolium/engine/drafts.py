@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from .costs import Budget
+
 MAX_CONFIDENCE = 0.98
 """No draft is taken for certain: a branch for its refusal keeps some weight."""
 
@@ -83,12 +85,16 @@ class PreviewDrafts:
         self._draft = Draft()
         self._accepted: list[float] = []
 
-    def worths(self, block: int) -> list[float]:
-        """Tokens that a canvas of 0, 1, .. `block` mask rows is expected to save in the pass after it came true."""
-        worths, reached = [0.0], 1.0
+    def worths(self, block: int, budget: Budget) -> list[float]:
+        """Tokens that a canvas of 0, 1, .. `block` mask rows is expected to save in the pass after it came true.
+
+        What verifying them takes is subtracted; a draft that isn't worth its row won't be verified.
+        """
+        worths, reached, price = [0.0], 1.0, 0.0
         for depth in range(block):
             reached *= self._accepted[depth] if depth < len(self._accepted) else self.PRIOR
-            worths.append(worths[-1] + reached)
+            before, price = price, budget.price(depth + 2)
+            worths.append(worths[-1] + max(0.0, reached - (price - before)))
         return worths
 
     def learn(self, emitted: Sequence[int]) -> None:

@@ -19,7 +19,7 @@ from .costs import PassCosts
 from .drafts import DraftBook, DraftSource, NgramDrafts, PreviewDrafts
 from .events import Event, Result
 from .memory import STATE_SHARE, available_memory
-from .plan import Decoder, Outcome
+from .plan import Decoder, Outcome, Plan
 from .proposals import Ask, Proposer
 from .request import Live, Request
 from .runner import Runner
@@ -30,6 +30,9 @@ MAX_ROWS = 96
 
 MAX_RUNNING = 64
 """Requests that share passes, as far as their states fit into memory."""
+
+TRY_OUT = (1, 8)
+"""Rows of the passes that are timed before the first request with drafts."""
 
 PREFIX_SHARE = 0.5
 """Share of the memory for states that cached prefixes may take, as long as running requests don't need it."""
@@ -154,7 +157,7 @@ class Engine:
         if max_prefix_bytes is None:
             max_prefix_bytes = int(max_state_bytes * PREFIX_SHARE)
         self._limits = Limits(max_running, max_rows, max_state_bytes, max_prefix_bytes, model.row_exact)
-        self._costs = PassCosts()
+        self._costs, self._free_rows = PassCosts(), free_rows
         self._scheduler = Scheduler(self._limits, self._size, None if free_rows else self._costs)
         self._count = self._passes = self._rows = 0
 
@@ -198,8 +201,10 @@ class Engine:
         with torch.inference_mode():
             batch = self._scheduler.next()
             if batch.parts:
-                self._apply(batch.parts, self._run(batch.parts, batch.prefill))
-                self._settle(batch, time.perf_counter() - started)
+                asking = self._apply(batch.parts, self._run(batch.parts, batch.prefill))
+                decided = time.perf_counter()
+                self._propose(asking)
+                self._settle(batch, decided - started, time.perf_counter() - decided, len(asking))
         self._scheduler.retire()
         return not self._scheduler.idle
 
@@ -245,8 +250,8 @@ class Engine:
             return [*self._run(parts[:middle]), *self._run(parts[middle:])]
         return outcomes
 
-    def _apply(self, parts: Sequence[Part], outcomes: Sequence[Outcome | None]) -> None:
-        """Accept, emit, keep what others may start from, and propose the next drafts of all requests at once."""
+    def _apply(self, parts: Sequence[Part], outcomes: Sequence[Outcome | None]) -> list[tuple[Job, Ask]]:
+        """Accept, emit, keep what others may start from; returns the previews that came true."""
         asking: list[tuple[Job, Ask]] = []
         for part, outcome in zip(parts, outcomes, strict=True):
             job, live = part.job, part.job.live
@@ -264,9 +269,10 @@ class Engine:
                     self._scheduler.keep(job)
             except Exception as error:
                 live.fail(error)
-        self._propose(asking)
+        return asking
 
     def _propose(self, asking: Sequence[tuple[Job, Ask]]) -> None:
+        """The next drafts of all requests at once."""
         try:
             proposals = self._proposer.propose([ask for _, ask in asking])
         except Exception as error:
@@ -279,13 +285,15 @@ class Engine:
         for (job, _), draft in zip(asking, proposals, strict=True):
             job.decoder.receive(draft)
 
-    def _settle(self, batch: Batch, seconds: float) -> None:
+    def _settle(self, batch: Batch, seconds: float, proposing: float, proposals: int) -> None:
         """Count the pass for each of its requests, and tell those who watch."""
         rows = sum(part.plan.rows for part in batch.parts)
         self._passes += 1
         self._rows += rows
         if not all(part.prompt for part in batch.parts):
-            self._costs.observe(rows, seconds, sum(part.job.live.fresh for part in batch.parts))
+            tokens = sum(part.job.live.fresh for part in batch.parts)
+            self._costs.observe(rows, seconds, tokens, proposals, proposing)
+        seconds += proposing
         for part in batch.parts:
             live = part.job.live
             if part.prompt:
@@ -295,6 +303,18 @@ class Engine:
                 live.passes += 1
                 live.seconds += seconds
             live.report()
+
+    def _try_out(self) -> None:
+        """Time passes of one and of a few rows, so that the first request knows already what rows cost."""
+        with torch.inference_mode():
+            for rows in TRY_OUT:
+                state, plan = self.model.new_state(), Plan((0,) * rows, rows)
+                times = []
+                for _ in range(2):
+                    started = time.perf_counter()
+                    self._runner.run([(state, plan)])
+                    times.append(time.perf_counter() - started)
+                self._costs.observe(rows, min(times), rows)
 
     def _decoder(self, live: Live) -> Decoder:
         """How the request decodes; raises UsageError for what the model can't do."""
@@ -323,6 +343,8 @@ class Engine:
         if drafts != "none" and not self.model.exact:
             live.notes += ("products in this dtype round by the number of rows: verified may differ from ar in places",)
         live.drafts = drafts
+        if sources and not self._costs.known and not self._free_rows:
+            self._try_out()
         return VerifiedDecoder(live, DraftBook(sources), previews, block)
 
     def run(self, requests: Sequence[Request]) -> list[Result]:

@@ -82,6 +82,7 @@ def _canvases(
     """Which drafts (-1: the last emitted token) canvases of `block` rows follow, and their worth less all rows' price."""
     chosen: list[int] = []
     value, price = 0.0, budget.price(rows)
+    worth -= budget.proposal
     if block:
         for i in likely:
             more = budget.price(rows + block)

@@ -1,0 +1,49 @@
+"""What passes cost: learned curves, outliers, and the price of rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from trifolium.engine.costs import GRID, Budget, PassCosts
+
+
+def test_costs_are_what_was_observed_and_never_fall_with_rows() -> None:
+    costs = PassCosts()
+    assert costs.seconds(5) == 0.0 and costs.rate == 0.0 and Budget(9, 3, costs).price(5) == 0.0
+    for _ in range(50):
+        for rows, seconds in ((1, 1.0), (4, 0.9), (16, 2.0)):
+            costs.observe(rows, seconds, 2)
+    assert costs.seconds(1) == pytest.approx(1.0)
+    assert costs.seconds(4) == pytest.approx(1.0)
+    assert costs.seconds(10) == pytest.approx(1.5)
+    assert costs.seconds(31) == pytest.approx(3.0)
+    values = [costs.seconds(rows) for rows in range(1, 700)]
+    assert values == sorted(values)
+    assert costs.rate == pytest.approx(2 / 1.3, rel=0.05)
+    assert Budget(20, 4, costs).price(12) == pytest.approx(costs.rate * (costs.seconds(16) - costs.seconds(5)))
+    assert Budget(20).price(12) == 0.0
+
+
+def test_narrower_passes_than_any_seen_are_taken_to_cost_less() -> None:
+    costs = PassCosts()
+    costs.observe(8, 1.0, 1)
+    assert 0.3 < costs.seconds(1) < 0.8 < 1.0 < costs.seconds(9)
+
+
+def test_one_slow_pass_changes_little() -> None:
+    costs = PassCosts()
+    for _ in range(30):
+        costs.observe(2, 1.0, 1)
+    costs.observe(2, 500.0, 1)
+    assert costs.seconds(2) < 1.2
+    for _ in range(60):
+        costs.observe(2, 3.0, 1)
+    assert costs.seconds(2) == pytest.approx(3.0, rel=0.05)
+
+
+def test_any_number_of_rows_has_its_place() -> None:
+    costs = PassCosts()
+    for rows in range(1, 2000, 7):
+        costs.observe(rows, float(rows), 1)
+    assert set(costs._seconds) <= set(GRID)
+    assert costs.seconds(100) == pytest.approx(100, rel=0.1)
