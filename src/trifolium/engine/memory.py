@@ -99,11 +99,13 @@ class MovedOut:
         Raises OSError or SafetensorError.
         """
         place = self._places[id]
-        tensors = load_file(place.path)
-        cells, snapshot = _nested("cells", place.cells, tensors), _nested("snapshot", place.snapshot, tensors)
-        state.reserve(capacity)
-        state.load(place.length, [(0, cells)], snapshot)
-        self.drop(id)
+        try:
+            tensors = load_file(place.path)
+            cells, snapshot = _nested("cells", place.cells, tensors), _nested("snapshot", place.snapshot, tensors)
+            state.reserve(capacity)
+            state.load(place.length, [(0, cells)], snapshot)
+        finally:
+            self.drop(id)
 
     def drop(self, id: int) -> None:
         """Delete a state's file."""

@@ -239,7 +239,9 @@ class Scheduler:
         if self._limits.prefixes <= 0 or (answered and not self._limits.mixed):
             return
         tokens = np.array(live.tokens[: state.length], np.int32) if answered else job.prompt[: state.length]
-        snapshot = state.length >= len(job.prompt) or state.length % self._stride == 0 or state.length == job.branch
+        # On the grid the next turn of a conversation can go on from the last whole chunk, else from any end.
+        last = len(job.prompt) - state.length < (1 if self._limits.mixed else self._chunk)
+        snapshot = last or state.length % self._stride == 0 or state.length == job.branch
         most = min(self._limits.prefixes, self._limits.memory - self.state_bytes)
         self.prefixes.insert(tokens, state, most_bytes=most, snapshot=snapshot)
 
