@@ -14,7 +14,7 @@ from trifolium.cli import main
 KEYS = [
     *("text", "token_ids", "prompt_tokens", "tokens", "passes", "tokens_per_pass", "seconds", "tokens_per_second"),
     *("prompt_passes", "prompt_seconds", "load_seconds", "accepted_by", "experts_per_pass", "finish_reason"),
-    *("mode", "drafts", "model"),
+    *("mode", "drafts", "model", "dtype"),
 ]
 
 

@@ -1,0 +1,52 @@
+"""A weight as int8 integers with a scale for each output row, the form in which weights are kept and multiplied.
+
+Letters: O outputs, I inputs; leading dimensions (experts) may come before them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .reference import quantise_rows
+
+LIMIT = 127
+"""Largest integer: symmetric, so that -128 never occurs."""
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedWeight:
+    """weight ~ values * scale: `values` int8 [..., O, I] in [-LIMIT, LIMIT], `scale` float32 [..., O]."""
+
+    values: Tensor
+    scale: Tensor
+
+    @classmethod
+    def quantise(cls, weight: Tensor) -> QuantisedWeight:
+        """A weight [..., O, I] of any float dtype, each row by the rule of `reference.quantise_rows`."""
+        values, scale = quantise_rows(weight.float().reshape(-1, weight.shape[-1]), LIMIT)
+        return cls(values.view(weight.shape), scale.view(weight.shape[:-1]))
+
+    def dequantise(self) -> Tensor:
+        """float32 [..., O, I], which `quantise` turns into these very integers and scales again.
+
+        That holds since a scale is some float32 over LIMIT, rounded: LIMIT * scale rounds to a number of which that is
+        true too, for every float32 there is (tested). Only where it would overflow, the largest float takes its place.
+        """
+        weight = self.values.float().mul_(self.scale[..., None])
+        if (self.scale * LIMIT).isinf().any():
+            largest = torch.finfo(torch.float32).max
+            weight.clamp_(-largest, largest)
+        return weight
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the weight: [..., O, I]."""
+        return self.values.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of integers and scales."""
+        return self.values.nbytes + self.scale.nbytes
