@@ -300,7 +300,9 @@ def test_many_at_once_make_one_file(weights: PreparedWeights, tmp_path: Path) ->
         assert notes == [] and all(equal(kept[name], expected[name]) for name in expected)
 
 
-def test_only_what_saves_work_is_kept(weights: PreparedWeights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_saves_work_is_kept(
+    weights: PreparedWeights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tiny_config("qwen3")
     folder = open_checkpoint(write_hf(tmp_path / "folder", config, random_tensors(config).items()))
     take(weights, folder, torch.float32)
