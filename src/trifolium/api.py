@@ -195,13 +195,14 @@ def read_adapter(path: Path, checkpoint: Checkpoint) -> Adapter:
     """An adapter file as a float32 module. Raises CheckpointErrors, AdapterMismatchError among them."""
     config, tensors = load_adapter(path)
     check_base(config, checkpoint)
-    adapter = Adapter(config, checkpoint.config)
+    with torch.device("meta"):  # no storage that the file's tensors would only take the place of
+        adapter = Adapter(config, checkpoint.config)
     wanted = {name: tuple(p.shape) for name, p in adapter.named_parameters()}
     given = {name: tuple(t.shape) for name, t in tensors.items()}
     if wanted != given:
         faults = sorted(wanted.items() ^ given.items())
         raise TensorMismatchError(f"{path}: tensors that are missing, unexpected or mis-shaped: {faults[:8]}")
-    adapter.load_state_dict(tensors)
+    adapter.load_state_dict({name: tensors.pop(name).float() for name in wanted}, assign=True)
     return adapter
 
 

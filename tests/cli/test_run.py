@@ -120,6 +120,16 @@ def test_bad_prompt_files(run, tmp_path, content, message):
     assert code == 2 and message in err
 
 
+def test_bench_compares_dtypes(run):
+    code, out, _ = run("bench", "--dtypes", "int8", "--limit", "2", "--max-tokens", "6", "--json")
+    report = json.loads(out)
+    assert code == 0 and [each["dtype"] for each in report["dtypes"]] == ["float32", "int8"]
+    assert report["dtypes"][0]["kl_mean"] == 0 < report["dtypes"][1]["kl_mean"]
+    code, out, _ = run("bench", "--dtypes", "int8", "--limit", "1", "--max-tokens", "4")
+    assert code == 0 and out.startswith("| products | KL") and out.count("\n") == 4
+    assert run("bench", "--dtypes", "int3")[0] == 2
+
+
 def test_bench_refuses_unknown_modes(run):
     assert run("bench", "--modes", "ar,magic")[0] == 2
     assert run("bench", "--modes", "ar,ar")[0] == 2

@@ -184,8 +184,8 @@ def markdown(found: Sequence[Fidelity]) -> str:
     first = found[0]
     lines = [
         f"| products | KL to float32, mean | KL, 99th percentile | same first choice, {first.tokens:,} tokens | "
-        f"perplexity | greedy answers alike, tokens of {first.answer_tokens:.0f} | answers alike to the end, of {first.answers} | "
-        "verified against ar |",
+        f"perplexity | greedy answers alike, tokens of {first.answer_tokens:.0f} | "
+        f"answers alike to the end, of {first.answers} | verified against ar |",
         "| --- " * 8 + "|",
     ]
     for each in found:
