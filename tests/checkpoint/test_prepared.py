@@ -19,7 +19,7 @@ from trifolium.checkpoint import Checkpoint, open_checkpoint, prepared, safetens
 from trifolium.checkpoint.prepared import PreparedWeights, Products, dequantised
 from trifolium.errors import ConfigError
 from trifolium.model import Transformer
-from trifolium.ops.linear.quantised import QuantisedWeight
+from trifolium.ops.linear.quantised import QuantisedWeight, quantise
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int8]
 
@@ -102,9 +102,16 @@ def test_a_model_filled_from_them_is_the_same_model(
             if name not in ours.names:
                 assert torch.equal(found[name], original)
             elif dtype == torch.int8:
-                assert equal(QuantisedWeight.quantise(found[name]), QuantisedWeight.quantise(original))
+                assert equal(quantise(found[name]), quantise(original))
             else:
                 assert torch.equal(found[name], original.to(dtype))
+
+
+def test_a_dtype_that_only_kernels_know_is_kept_in_float32(weights: PreparedWeights, tmp_path: Path) -> None:
+    checkpoint = tied(tmp_path)
+    assert all(weight.dtype == torch.float32 for weight in take(weights, checkpoint, torch.int4)[1].values())
+    assert take(weights, checkpoint, torch.float32)[0] == []
+    assert len(files(weights)) == 1
 
 
 def test_what_is_quantised_and_what_is_not(weights: PreparedWeights, checkpoint: Checkpoint) -> None:

@@ -23,7 +23,7 @@ import torch
 from filelock import FileLock
 
 from ..errors import ConfigError, CorruptFileError
-from ..ops.linear.quantised import QuantisedWeight
+from ..ops.linear.quantised import QuantisedWeight, quantise
 from .checkpoint import Checkpoint
 from .safetensors_file import DTYPES, contents, mapped, metadata, write
 from .shelf import cache_folder
@@ -59,6 +59,11 @@ class Wanted:
     dtype: torch.dtype
     products: Products
 
+    @property
+    def stored(self) -> torch.dtype:
+        """What products are kept in: their dtype, or float32 where the kernels alone know its form."""
+        return self.dtype if self.dtype in (torch.int8, torch.bfloat16) else torch.float32
+
     @cached_property
     def layout(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """dtype and shape of everything in the file, by name."""
@@ -66,10 +71,10 @@ class Wanted:
         for name, shape in self._shapes():
             if name not in self.products.names and name != self.products.tied_head:
                 layout[name] = (torch.float32, shape)
-            elif self.dtype == torch.int8:
+            elif self.stored == torch.int8:
                 layout |= {f"{name}.values": (torch.int8, shape), f"{name}.scale": (torch.float32, shape[:-1])}
             else:
-                layout[name] = (self.dtype, shape)
+                layout[name] = (self.stored, shape)
         return layout
 
     @cached_property
@@ -80,7 +85,7 @@ class Wanted:
             status = path.stat()
             times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
             source.update(f"{path.resolve()} {status.st_size} {times}\n".encode())
-        dtype = str(self.dtype).removeprefix("torch.")
+        dtype = str(self.stored).removeprefix("torch.")
         return f"{self.checkpoint.fingerprint()[:16]}-{source.hexdigest()[:16]}-{dtype}"
 
     @property
@@ -92,17 +97,17 @@ class Wanted:
     def worthwhile(self) -> bool:
         """Whether there is work to save: quantising, or dequantising a GGUF file."""
         large = sum(map(prod, self.checkpoint.shapes.values())) >= MIN_PARAMETERS
-        return large and (self.dtype == torch.int8 or self.checkpoint.format == "gguf")
+        return large and (self.stored == torch.int8 or self.checkpoint.format == "gguf")
 
     def prepare(self) -> Iterator[tuple[str, Weight]]:
         """The weights, straight from the checkpoint, one after another."""
         for name, tensor in self.checkpoint.tensors(torch.float32):
             if name == EMBED and self._quantised_head:
-                yield self._quantised_head, QuantisedWeight.quantise(tensor)
+                yield self._quantised_head, quantise(tensor)
             if name not in self.products.names:
                 yield name, tensor
             else:
-                yield name, QuantisedWeight.quantise(tensor) if self.dtype == torch.int8 else tensor.to(self.dtype)
+                yield name, quantise(tensor) if self.stored == torch.int8 else tensor.to(self.stored)
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for name, shape in self.checkpoint.shapes.items():
@@ -113,7 +118,7 @@ class Wanted:
     @property
     def _quantised_head(self) -> str | None:
         """A tied head has integers of its own, since the embedding's rows are read in float32."""
-        return self.products.tied_head if self.dtype == torch.int8 else None
+        return self.products.tied_head if self.stored == torch.int8 else None
 
 
 class PreparedWeights:

@@ -62,7 +62,6 @@ def _find(model: str) -> dict[str, Any]:
 def _sizes(config: ModelConfig) -> dict[str, Any]:
     """What follows from the config alone."""
     from ..checkpoint import expected_shapes
-    from ..dtypes import DTYPES
     from ..evaluate import geometry
 
     shapes = expected_shapes(config)
@@ -75,7 +74,7 @@ def _sizes(config: ModelConfig) -> dict[str, Any]:
         "shapes": {name: list(shape) for name, shape in shapes.items()},
         "parameters": geometry.parameters(shapes),
         "active_parameters": geometry.active_parameters(config, shapes),
-        "memory_bytes": {dtype: geometry.memory_bytes(shapes, dtype) for dtype in DTYPES},
+        "memory_bytes": {dtype: geometry.memory_bytes(shapes, dtype) for dtype in geometry.DTYPES},
         "pass_bytes": geometry.pass_table(config, shapes),
     }
 

@@ -15,6 +15,8 @@ from ..config import ExpertsConfig, ModelConfig
 from ..dtypes import DType
 
 Shapes = Mapping[str, tuple[int, ...]]
+DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "int8")
+"""Those whose bytes are known here."""
 ROWS = (1, 8, 32, 64, 128)
 CORESETS = (16, 32, 64, 128)
 _FLOAT_BYTES = {"float32": 4, "bfloat16": 2}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trifolium.ops.linear.quantised import LIMIT, QuantisedWeight
+from trifolium.ops.linear.quantised import LIMIT, QuantisedWeight, quantise
 from trifolium.ops.linear.reference import quantise_rows
 
 LARGEST = torch.finfo(torch.float32).max
@@ -28,10 +28,10 @@ def test_every_scale_there_is_survives_the_way_back() -> None:
 def test_rows_of_any_size_come_back(size: float) -> None:
     rows = torch.randn(43, 29, generator=torch.Generator().manual_seed(1))
     rows = (rows / rows.abs().amax(1, keepdim=True)).mul(size)
-    quantised = QuantisedWeight.quantise(rows)
+    quantised = quantise(rows)
     plain = quantised.dequantise()
     assert plain.isfinite().all()
-    assert same(QuantisedWeight.quantise(plain), quantised)
+    assert same(quantise(plain), quantised)
 
 
 def test_all_integers_come_back() -> None:
@@ -39,18 +39,18 @@ def test_all_integers_come_back() -> None:
     scale = torch.rand(64, generator=torch.Generator().manual_seed(2)) + 0.01
     scale = quantise_rows((scale * LIMIT)[:, None], LIMIT)[1]  # scales that quantising can give
     quantised = QuantisedWeight(values, scale)
-    assert same(QuantisedWeight.quantise(quantised.dequantise()), quantised)
+    assert same(quantise(quantised.dequantise()), quantised)
 
 
 def test_experts_are_quantised_row_by_row() -> None:
     """Leading dimensions: each expert as if it stood alone, from any float dtype."""
     weight = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(3)).bfloat16()
-    stacked = QuantisedWeight.quantise(weight)
+    stacked = quantise(weight)
     assert stacked.shape == (3, 5, 7) and stacked.scale.shape == (3, 5)
     assert stacked.nbytes == 3 * 5 * 7 + 3 * 5 * 4
     for i in range(3):
-        alone = QuantisedWeight.quantise(weight[i])
+        alone = quantise(weight[i])
         assert same(alone, QuantisedWeight(stacked.values[i], stacked.scale[i]))
         error = (alone.dequantise() - weight[i].float()).abs()
         assert (error <= 0.501 * alone.scale[:, None]).all()
-    assert same(QuantisedWeight.quantise(stacked.dequantise()), stacked)
+    assert same(quantise(stacked.dequantise()), stacked)

@@ -1,4 +1,4 @@
-"""A weight as int8 integers with a scale for each output row, the form in which weights are kept and multiplied.
+"""Quantised weights, before any kernel packs them.
 
 Letters: O outputs, I inputs; leading dimensions (experts) may come before them.
 """
@@ -18,16 +18,20 @@ LIMIT = 127
 
 @dataclass(frozen=True, eq=False)
 class QuantisedWeight:
-    """weight ~ values * scale: `values` int8 [..., O, I] in [-LIMIT, LIMIT], `scale` float32 [..., O]."""
+    """int8, symmetric per output: values [..., O, I] in -LIMIT .. LIMIT and scale [..., O], w = scale * values."""
 
     values: Tensor
     scale: Tensor
 
-    @classmethod
-    def quantise(cls, weight: Tensor) -> QuantisedWeight:
-        """A weight [..., O, I] of any float dtype, each row by the rule of `reference.quantise_rows`."""
-        values, scale = quantise_rows(weight.float().reshape(-1, weight.shape[-1]), LIMIT)
-        return cls(values.view(weight.shape), scale.view(weight.shape[:-1]))
+    @property
+    def shape(self) -> torch.Size:
+        """Of the weight: [..., O, I]."""
+        return self.values.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of integers and scales."""
+        return self.values.nbytes + self.scale.nbytes
 
     def dequantise(self) -> Tensor:
         """float32 [..., O, I], which `quantise` turns into these very integers and scales again.
@@ -41,12 +45,8 @@ class QuantisedWeight:
             weight.clamp_(-largest, largest)
         return weight
 
-    @property
-    def shape(self) -> torch.Size:
-        """Of the weight: [..., O, I]."""
-        return self.values.shape
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of integers and scales."""
-        return self.values.nbytes + self.scale.nbytes
+def quantise(weight: Tensor) -> QuantisedWeight:
+    """A weight [..., O, I] of any float dtype to int8, each row by the rule of `reference.quantise_rows`."""
+    values, scale = quantise_rows(weight.float().reshape(-1, weight.shape[-1]), LIMIT)
+    return QuantisedWeight(values.view(weight.shape), scale.view(weight.shape[:-1]))
