@@ -81,8 +81,8 @@ def test_options_are_sorted_and_checked(lm):
         lm.generate("Hi", temprature=1.0)
     with pytest.raises(ConfigError, match="max_tokens"):
         lm.generate("Hi", max_tokens=0)
-    with pytest.raises(ConfigError, match="unknown dtype 'int4'"):
-        trifolium.load("smollm2-135m", dtype="int4")
+    with pytest.raises(ConfigError, match="unknown dtype 'int3'"):
+        trifolium.load("smollm2-135m", dtype="int3")
 
 
 def test_loading_fills_what_the_file_holds(folder):

@@ -50,6 +50,6 @@ def test_auto_is_what_this_machine_is() -> None:
 
 
 def test_names() -> None:
-    assert [dtypes.as_torch(name) for name in DTYPES] == [torch.float32, torch.bfloat16, torch.int8]
-    with pytest.raises(ConfigError, match="unknown dtype 'int3': choose auto, float32, bfloat16, int8"):
+    assert [dtypes.as_torch(name) for name in DTYPES] == [torch.float32, torch.bfloat16, torch.int8, torch.int4]
+    with pytest.raises(ConfigError, match="unknown dtype 'int3': choose auto, float32, bfloat16, int8, int4"):
         dtypes.resolve("int3", DENSE)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .config import ModelConfig
 
-DType = Literal["float32", "bfloat16", "int8"]
+DType = Literal["float32", "bfloat16", "int8", "int4"]
 DTYPES: tuple[DType, ...] = get_args(DType)
 DTypeName = Literal["auto"] | DType
 

@@ -12,8 +12,16 @@ from tiny_engine import write_folder
 from trifolium.cli import main
 
 KEYS = [
-    *("text", "token_ids", "prompt_tokens", "tokens", "passes", "tokens_per_pass", "seconds", "tokens_per_second"),
-    *("prompt_passes", "prompt_seconds", "load_seconds", "accepted_by", "experts_per_pass", "finish_reason"),
+    *("text", "token_ids", "prompt_tokens", "cached_tokens", "tokens", "passes", "tokens_per_pass", "seconds"),
+    *(
+        "tokens_per_second",
+        "prompt_passes",
+        "prompt_seconds",
+        "load_seconds",
+        "accepted_by",
+        "experts_per_pass",
+        "finish_reason",
+    ),
     *("mode", "drafts", "model", "dtype"),
 ]
 
@@ -79,7 +87,7 @@ def test_without_an_adapter_it_says_so(run):
         (["hi", "--max-tokens", "0"], "max_tokens"),
         (["hi", "--threshold", "1.5"], "threshold"),
         (["hi", "--temperature", "-1"], "temperature"),
-        (["hi", "--dtype", "int4"], "unknown dtype"),
+        (["hi", "--dtype", "int3"], "unknown dtype"),
         (["hi", "--block-size", "0"], "block_size"),
         (["hi", "--stop", ""], "stop"),
         (["x" * 500], "context of 400"),

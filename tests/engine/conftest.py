@@ -10,6 +10,7 @@ import torch
 
 from tiny_engine import VOCAB, Build, OracleDrafts, TreeOracleDrafts, build_model, piece_tokenizer
 from trifolium.engine import Engine, Request
+from trifolium.engine import scheduler as scheduling
 from trifolium.model import Transformer
 from trifolium.text import Tokenizer
 
@@ -66,3 +67,14 @@ def answer() -> Callable[..., tuple[int, ...]]:
         return Engine(model, **options).run([request])[0].token_ids  # type: ignore[arg-type]
 
     return run
+
+
+@pytest.fixture(params=[False, True], ids=["grid", "mixed"])
+def mixed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Prompts in passes of their own on a grid of 16, or wherever there is room, as the model allows.
+
+    Tiny models allow both: their commit rows are exact in any company, and only wide products of prompts are not.
+    """
+    monkeypatch.setattr(Transformer, "row_exact", request.param)
+    monkeypatch.setattr(scheduling, "CHUNK", 16)
+    return request.param

@@ -244,7 +244,7 @@ def test_without_an_adapter_verified_drafts_from_the_text_and_says_so(models, pr
 def test_the_result_counts_what_was_done(models, prompts):
     result = Engine(models()).run([make(prompts(2)[1], drafts="both")])[0]
     assert set(result.as_dict()) == {
-        *("text", "token_ids", "prompt_tokens", "tokens", "passes", "tokens_per_pass", "seconds"),
+        *("text", "token_ids", "prompt_tokens", "cached_tokens", "tokens", "passes", "tokens_per_pass", "seconds"),
         *("tokens_per_second", "prompt_passes", "prompt_seconds", "load_seconds", "accepted_by", "finish_reason"),
         "experts_per_pass",
         *("mode", "drafts", "model"),

@@ -129,7 +129,7 @@ def test_given_answers_are_read_and_missing_ones_made(folder: Path) -> None:
 
 
 def test_where_rows_depend_on_each_other_the_rate_is_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "supports", lambda weight: False)
+    monkeypatch.setattr(native, "available", lambda: False)
     compared = compare(
         lambda dtype: trifolium.load(folder, adapter=folder / "adapter.safetensors", dtype=dtype),
         ["bfloat16"], CONVERSATIONS[:1], max_tokens=12,

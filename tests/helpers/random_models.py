@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from trifolium.config import AdapterConfig, ModelConfig
 from trifolium.model import Adapter, Transformer
+from trifolium.ops.native import build
+
+
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without a compiler."""
+    monkeypatch.setattr(build, "native", lambda: build.Native(None, "not in this test"))
 
 
 def tiny_config(family: str = "llama", **changes: Any) -> ModelConfig:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plain import Plain
 from torch import Tensor
 
-from random_models import random_model, random_tokens, tiny_config, tiny_hybrid, with_threads
+from random_models import random_model, random_tokens, tiny_config, tiny_hybrid, with_threads, without_kernels
 from trifolium.config import ModelConfig
 from trifolium.model import MASK, RequestRows, RequestState, Rows, Transformer
 from trifolium.model.state import AttentionState
@@ -185,7 +185,7 @@ def test_company_changes_no_bit_on_any_number_of_threads(
 
 @pytest.mark.parametrize("name", ["llama", "hybrid"])
 def test_company_changes_no_bit_without_native_kernels(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(native, "supports", lambda weight: False)
+    without_kernels(monkeypatch)
     model = random_model(CONFIGS[name])
     assert model.tiled
     for context in (1, 64):
@@ -201,7 +201,7 @@ def test_company_changes_no_bit_in_bfloat16(models: Callable[[str, torch.dtype],
 def test_exact_and_tiled_say_what_the_kernels_are(monkeypatch: pytest.MonkeyPatch) -> None:
     for fast in (True, False):
         if not fast:
-            monkeypatch.setattr(native, "supports", lambda weight: False)
+            without_kernels(monkeypatch)
         elif native.native().library is None:
             continue
         wanted = {torch.float32: (True, not fast), torch.int8: (True, False), torch.bfloat16: (fast, False)}

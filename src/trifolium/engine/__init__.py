@@ -1,11 +1,12 @@
 """The engine: requests in, tokens out, one pass at a time."""
 
-from .engine import MAX_ROWS, Engine, Handle
+from .engine import MAX_ROWS, MAX_RUNNING, Engine, Handle, Stats
 from .events import CanvasEvent, Cell, Event, FinishedEvent, Result, TextEvent
 from .request import Request
 
 __all__ = [
     "MAX_ROWS",
+    "MAX_RUNNING",
     "CanvasEvent",
     "Cell",
     "Engine",
@@ -14,5 +15,6 @@ __all__ = [
     "Handle",
     "Request",
     "Result",
+    "Stats",
     "TextEvent",
 ]

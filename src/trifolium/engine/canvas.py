@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..model import MASK
+from .costs import Budget
 from .drafts import Draft
 from .events import Cell
 from .plan import Outcome, Plan
@@ -61,7 +62,7 @@ class DiffusionDecoder:
         self._block = block
         self._canvas: Canvas | None = None
 
-    def plan(self, rows: int) -> Plan:
+    def plan(self, budget: Budget) -> Plan:
         live = self._live
         if self._canvas is None:
             self._canvas = Canvas.masked(min(self._block, live.remaining))

@@ -8,12 +8,13 @@ depends on where drafts come from: only the number of passes does. Without draft
 from __future__ import annotations
 
 from ..model import MASK
+from .costs import Budget
 from .drafts import Draft, DraftBook, PreviewDrafts
 from .events import Cell
 from .plan import Outcome, Plan
 from .proposals import Ask
 from .request import Live
-from .tree import MIN_BLOCK, Layout, choose
+from .tree import Layout, choose
 
 
 class VerifiedDecoder:
@@ -26,17 +27,17 @@ class VerifiedDecoder:
         self._block = block if previews is not None else 0
         self._layout = Layout(Draft(), (1.0,), ())
 
-    def plan(self, rows: int) -> Plan:
+    def plan(self, budget: Budget) -> Plan:
         live = self._live
         # Every pass brings one token more than it has accepted drafts.
         depth = live.remaining - 1
         draft, estimates = self._book.best(depth)
-        # At most half of the rows for one canvas; near the end of the context it must still fit.
-        block = min(self._block, (rows - 1) // 2, live.max_positions - live.position - 1)
-        block = block if block >= min(MIN_BLOCK, self._block) else 0
+        # Near the end of the context a canvas must still fit.
+        block = min(self._block, live.max_positions - live.position - 2)
+        worths = self._previews.worths(block) if self._previews is not None else [0.0]
         useful = min(depth - 2, live.max_positions - live.position - 1 - block)
-        self._layout = layout = choose(draft, estimates, rows, block, useful)
-        blocks = tuple((row + 1, (MASK,) * block) for row in layout.previewed)
+        self._layout = layout = choose(draft, estimates, budget, worths, useful)
+        blocks = tuple((row + 1, (MASK,) * layout.block) for row in layout.previewed)
         tokens = (live.tokens[-1], *layout.draft.tokens)
         return Plan(tokens, len(tokens), blocks, layout.parents)
 
@@ -59,6 +60,8 @@ class VerifiedDecoder:
                 break
             path.append(right)
         live.state.accept_path(path)
+        if self._previews is not None:
+            self._previews.learn(emitted)
         self._book.learn(emitted)
         row = path[-1]
         if live.done or row not in layout.previewed:
@@ -73,5 +76,5 @@ class VerifiedDecoder:
         while children := draft.children(at):
             at = max(children, key=lambda i: draft.confidences[i])
             cells.append(Cell(draft.tokens[at], "proposed", draft.confidences[at]))
-        masked = [Cell(None, "masked")] * (self._block - len(cells))
+        masked = [Cell(None, "masked")] * (self._layout.block - len(cells))
         self._live.show_canvas(cells + masked)

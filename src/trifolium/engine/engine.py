@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from ..errors import UnsupportedModelError, UsageError
+from ..errors import PromptError, UnsupportedModelError, UsageError
 from ..model import Transformer
+from ..model.state import StateSize
 from ..text import Tokenizer
 from .canvas import DiffusionDecoder
 from .commit import VerifiedDecoder
+from .costs import PassCosts
 from .drafts import DraftBook, DraftSource, NgramDrafts, PreviewDrafts
 from .events import Event, Result
+from .memory import STATE_SHARE, available_memory
 from .plan import Decoder, Outcome
 from .proposals import Ask, Proposer
 from .request import Live, Request
 from .runner import Runner
-from .scheduler import Batch, Job, Scheduler
+from .scheduler import Batch, Job, Limits, Part, Scheduler
 
 MAX_ROWS = 96
 """Rows of a decoding pass, for all requests together: with fast int8, so many cost little more than one."""
+
+MAX_RUNNING = 64
+"""Requests that share passes, as far as their states fit into memory."""
+
+PREFIX_SHARE = 0.5
+"""Share of the memory for states that cached prefixes may take, as long as running requests don't need it."""
 
 ExtraDrafts = Callable[[Request], Sequence[DraftSource]]
 
@@ -29,8 +40,9 @@ ExtraDrafts = Callable[[Request], Sequence[DraftSource]]
 class Handle:
     """A caller's hold on a request: poll `events` between steps, `cancel` it, take its `result` once `done`."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, drop: Callable[[int], None]) -> None:
         self._live = live
+        self._drop = drop
 
     @property
     def id(self) -> int:
@@ -53,10 +65,11 @@ class Handle:
             yield self._live.events.popleft()
 
     def cancel(self) -> None:
-        """End the request before the next pass; its result is what it has so far."""
+        """End the request now and free what it holds; its result is what it has so far."""
         if not self._live.done:
             self._live.finish_reason = "cancelled"
             self._live.report()
+            self._drop(self._live.id)
 
     @property
     def result(self) -> Result:
@@ -68,14 +81,50 @@ class Handle:
         return self._live.result
 
 
+@dataclass(frozen=True)
+class Stats:
+    """What an engine is doing, and has done since it started.
+
+    `running`, `waiting`, `moved_out`: requests in memory, not yet admitted, and on disk for want of memory. `passes`
+    held `rows` rows together. `state_bytes` of running requests and `cached_bytes` in `cached_nodes` nodes of the
+    prefix cache are at most `memory`. Of `lookups` prompts, one for each admitted request, `hits` found a prefix;
+    `reused_tokens` of `prompt_tokens` weren't computed. `preemptions`: how often a request had to make room.
+    """
+
+    running: int
+    waiting: int
+    moved_out: int
+    passes: int
+    rows: int
+    memory: int
+    state_bytes: int
+    cached_bytes: int
+    cached_nodes: int
+    lookups: int
+    hits: int
+    prompt_tokens: int
+    reused_tokens: int
+    preemptions: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of prompts that found a prefix."""
+        return self.hits / self.lookups if self.lookups else 0.0
+
+
 class Engine:
     """Decodes many requests with one packed model. Not thread-safe: one caller adds and steps.
 
-    With int8 and float32 products, `verified` and `ar` answers don't depend, to the bit, on what else is running.
-    `diffusion` answers may: the adapter's low-rank products on preview rows round by the number of rows.
+    With int8 and float32 products, `verified` and `ar` answers don't depend, to the bit, on what else is running, on
+    cached prefixes, or on having been moved out. `diffusion` answers may: the adapter's low-rank products on preview
+    rows round by the number of rows.
 
     `tokenizer` None: answers have no text, and only `eos_ids` end them. `max_running`: how many requests share passes;
-    others wait. `max_rows`: row budget of a decoding pass. `extra_drafts`: further draft sources for a request.
+    others wait. `max_rows`: row budget of a decoding pass, of which requests take what is worth its time; with
+    `free_rows` they take all that may save a pass. `max_state_bytes`: for all requests' states and the prefix
+    cache together; half of what the machine has left, unless given. Weights and a pass's own tensors come on top.
+    `max_prefix_bytes`: for the prefix cache, 0 for none; half of that, unless given. The cache is this engine's own:
+    model, dtype and adapter stay what they are. `extra_drafts`: further draft sources for a request.
     """
 
     def __init__(
@@ -84,8 +133,11 @@ class Engine:
         tokenizer: Tokenizer | None = None,
         *,
         eos_ids: frozenset[int] | None = None,
-        max_running: int = 16,
+        max_running: int = MAX_RUNNING,
         max_rows: int = MAX_ROWS,
+        free_rows: bool = False,
+        max_state_bytes: int | None = None,
+        max_prefix_bytes: int | None = None,
         extra_drafts: ExtraDrafts | None = None,
     ) -> None:
         if model.adapter is not None and model.adapter.config.prediction_offset != 1:
@@ -93,12 +145,18 @@ class Engine:
         self.model = model
         self.tokenizer = tokenizer
         self._eos_ids = eos_ids if eos_ids is not None or tokenizer is None else tokenizer.eos_ids
-        self._max_rows = max_rows
         self._extra_drafts = extra_drafts
         self._runner = Runner(model)
         self._proposer = Proposer(model)
-        self._scheduler = Scheduler(max_running)
-        self._count = 0
+        self._size = StateSize.of(model.config)
+        if max_state_bytes is None:
+            max_state_bytes = int(available_memory(model.embed.weight.device) * STATE_SHARE)
+        if max_prefix_bytes is None:
+            max_prefix_bytes = int(max_state_bytes * PREFIX_SHARE)
+        self._limits = Limits(max_running, max_rows, max_state_bytes, max_prefix_bytes, model.row_exact)
+        self._costs = PassCosts()
+        self._scheduler = Scheduler(self._limits, self._size, None if free_rows else self._costs)
+        self._count = self._passes = self._rows = 0
 
     def add(self, request: Request) -> Handle:
         """Queue a request. Raises PromptError or UsageError if it can't be served."""
@@ -111,50 +169,101 @@ class Engine:
             tokenizer=self.tokenizer,
             eos_ids=self._eos_ids or frozenset(),
         )
-        self._scheduler.add(Job(live, self._decoder(live)))
+        job = Job(live, self._decoder(live), np.array(live.tokens[:-1], np.int32))
+        self._check_memory(job)
+        self._scheduler.add(job)
         self._count += 1
-        return Handle(live)
+        return Handle(live, self._scheduler.drop)
+
+    def _check_memory(self, job: Job) -> None:
+        """Raises PromptError or UsageError if the request can't be held even when nothing else is."""
+        memory, live = self._limits.memory, job.live
+        shortest, longest = self._size.at(live.prompt_tokens + 1), self._size.at(job.most)
+        if longest <= memory:
+            return
+        limit = f"and the engine may hold {memory / 2**20:,.1f} MiB of states (max_state_bytes)"
+        if shortest > memory:
+            raise PromptError(
+                f"the prompt of {live.prompt_tokens} tokens needs {shortest / 2**20:,.1f} MiB, {limit}: "
+                "shorten the prompt, or allow more"
+            )
+        raise UsageError(
+            f"a prompt of {live.prompt_tokens} tokens with an answer of up to {live.limit} needs "
+            f"{longest / 2**20:,.1f} MiB, {limit}: lower max_tokens, or allow more"
+        )
 
     def step(self) -> bool:
         """One pass. Returns whether requests are left."""
         started = time.perf_counter()
         with torch.inference_mode():
             batch = self._scheduler.next()
-            if batch is not None:
-                self._apply(batch, self._run(batch))
+            if batch.parts:
+                self._apply(batch.parts, self._run(batch.parts, batch.prefill))
                 self._settle(batch, time.perf_counter() - started)
         self._scheduler.retire()
         return not self._scheduler.idle
 
-    def _run(self, batch: Batch) -> list[Outcome | None]:
-        """The pass; an outcome for each job, or None where its part failed."""
-        try:
-            if batch.chunk:
-                self._runner.prefill(batch.jobs[0].live.state, batch.chunk)
-                return [None]
-            share = max(1, self._max_rows // len(batch.jobs))
-            plans = [(job.live.state, job.decoder.plan(share)) for job in batch.jobs]
-            return list(self._runner.run(plans))
-        except Exception as error:
-            if len(batch.jobs) == 1:
-                batch.jobs[0].live.error = error
-                return [None]
-        # Nothing was committed: run each request alone, so that only the faulty one fails.
-        return [outcome for job in batch.jobs for outcome in self._run(Batch((job,)))]
+    def stats(self) -> Stats:
+        """What the engine is doing, and has done."""
+        scheduler = self._scheduler
+        running, waiting, moved = scheduler.counts
+        return Stats(
+            running=running,
+            waiting=waiting,
+            moved_out=moved,
+            passes=self._passes,
+            rows=self._rows,
+            memory=self._limits.memory,
+            state_bytes=scheduler.state_bytes,
+            cached_bytes=scheduler.prefixes.nbytes,
+            cached_nodes=len(scheduler.prefixes),
+            lookups=scheduler.lookups,
+            hits=scheduler.hits,
+            prompt_tokens=scheduler.looked_up,
+            reused_tokens=scheduler.reused,
+            preemptions=scheduler.preemptions,
+        )
 
-    def _apply(self, batch: Batch, outcomes: Sequence[Outcome | None]) -> None:
-        """Accept, emit, and propose the next drafts of all requests at once."""
+    def forget_prefixes(self) -> None:
+        """Empty the prefix cache: the next prompts are computed from nothing."""
+        self._scheduler.prefixes.clear()
+
+    def _run(self, parts: Sequence[Part], prefill: bool = False) -> list[Outcome | None]:
+        """The pass; an outcome for each part, or None where it failed."""
+        try:
+            if prefill:
+                state, chunk = parts[0].job.live.state, parts[0].plan.commit
+                self._runner.prefill(state, chunk)
+                return [None]
+            outcomes = list[Outcome | None](self._runner.run([(part.job.live.state, part.plan) for part in parts]))
+        except Exception as error:
+            if len(parts) == 1:
+                parts[0].job.live.fail(error)
+                return [None]
+            # Nothing was committed: run both halves again, and so on, until only the faulty request fails.
+            middle = len(parts) // 2
+            return [*self._run(parts[:middle]), *self._run(parts[middle:])]
+        return outcomes
+
+    def _apply(self, parts: Sequence[Part], outcomes: Sequence[Outcome | None]) -> None:
+        """Accept, emit, keep what others may start from, and propose the next drafts of all requests at once."""
         asking: list[tuple[Job, Ask]] = []
-        for job, outcome in zip(batch.jobs, outcomes, strict=True):
-            if outcome is not None:
-                job.live.experts_read += outcome.experts_read
-                try:
+        for part, outcome in zip(parts, outcomes, strict=True):
+            job, live = part.job, part.job.live
+            if live.done:
+                continue
+            try:
+                if outcome is not None and part.prompt:
+                    live.state.accept(len(part.plan.commit))
+                elif outcome is not None:
+                    live.experts_read += outcome.experts_read
                     ask = job.decoder.apply(outcome)
-                except Exception as error:
-                    job.live.error = error
-                else:
                     if ask is not None:
                         asking.append((job, ask))
+                if part.prompt or live.done:
+                    self._scheduler.keep(job)
+            except Exception as error:
+                live.fail(error)
         self._propose(asking)
 
     def _propose(self, asking: Sequence[tuple[Job, Ask]]) -> None:
@@ -162,7 +271,7 @@ class Engine:
             proposals = self._proposer.propose([ask for _, ask in asking])
         except Exception as error:
             if len(asking) == 1:
-                asking[0][0].live.error = error
+                asking[0][0].live.fail(error)
                 return
             for one in asking:
                 self._propose([one])
@@ -170,12 +279,16 @@ class Engine:
         for (job, _), draft in zip(asking, proposals, strict=True):
             job.decoder.receive(draft)
 
-    @staticmethod
-    def _settle(batch: Batch, seconds: float) -> None:
+    def _settle(self, batch: Batch, seconds: float) -> None:
         """Count the pass for each of its requests, and tell those who watch."""
-        for job in batch.jobs:
-            live = job.live
-            if batch.chunk:
+        rows = sum(part.plan.rows for part in batch.parts)
+        self._passes += 1
+        self._rows += rows
+        if not all(part.prompt for part in batch.parts):
+            self._costs.observe(rows, seconds, sum(part.job.live.fresh for part in batch.parts))
+        for part in batch.parts:
+            live = part.job.live
+            if part.prompt:
                 live.prompt_passes += 1
                 live.prompt_seconds += seconds
             else:

@@ -11,6 +11,9 @@ from typing import Literal
 class Result:
     """A finished answer. `passes`, `seconds` and the rates count decoding; prompt work is counted apart.
 
+    `cached_tokens`: how many of the `prompt_tokens` were taken from the prefix cache instead of being computed. A pass
+    that holds prompts and answers counts for both.
+
     `token_ids` ends with the token that completed a stop string; an end token is in neither the ids nor the counts, but
     the pass that found it is. `finish_reason`: "stop" (end token or stop string), "length" or "cancelled"; `stop` is
     the stop string, if one ended it. `accepted_by` counts accepted drafts by their source. `experts_per_pass`: distinct
@@ -35,6 +38,7 @@ class Result:
     dtype: str = ""
     load_seconds: float = 0.0
     experts_per_pass: float = 0.0
+    cached_tokens: int = 0
     notes: tuple[str, ...] = ()
 
     @property
@@ -58,6 +62,7 @@ class Result:
             "text": self.text,
             "token_ids": list(self.token_ids),
             "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
             "tokens": self.tokens,
             "passes": self.passes,
             "tokens_per_pass": self.tokens_per_pass,

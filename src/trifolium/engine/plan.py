@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from .costs import Budget
 from .drafts import Draft
 from .proposals import Ask
 
@@ -49,8 +50,8 @@ class Outcome:
 class Decoder(Protocol):
     """How one request decodes, pass by pass, after its prompt."""
 
-    def plan(self, rows: int) -> Plan:
-        """What to run next, in about `rows` rows; at least what progress needs."""
+    def plan(self, budget: Budget) -> Plan:
+        """What to run next, in about `budget.rows` rows; at least what progress needs."""
         ...
 
     def apply(self, outcome: Outcome) -> Ask | None:

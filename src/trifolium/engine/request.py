@@ -116,6 +116,7 @@ class Live:
         self.eos_ids = frozenset[int]() if request.decode.ignore_eos else eos_ids
         self.drafts: str = "none"
         self.notes: tuple[str, ...] = ()
+        self.cached_tokens = 0
         self.accepted_by = Counter({"preview": 0, "ngram": 0})
         self.experts_read = 0.0
         self.passes = self.prompt_passes = 0
@@ -130,6 +131,11 @@ class Live:
     def position(self) -> int:
         """Position of the last emitted token."""
         return len(self.tokens) - 1
+
+    @property
+    def fresh(self) -> int:
+        """Tokens that were emitted since the last report."""
+        return len(self.tokens) - self._reported
 
     @property
     def remaining(self) -> int:
@@ -165,10 +171,13 @@ class Live:
             return ""
         return self.tokenizer.decode([token], skip_special=True)
 
+    def fail(self, error: Exception) -> None:
+        """End the request with an error, and free its state."""
+        self.error = error
+        self.state.free()
+
     def report(self) -> None:
         """Queue the text that a pass brought, and the result once the request is over."""
-        if self.error is not None:
-            self.state.layers.clear()
         if self.error is not None or self.result is not None:
             return
         if self.finish_reason is not None:
@@ -180,13 +189,14 @@ class Live:
         if self.finish_reason is not None:
             self.result = self._result(self.finish_reason)
             self.events.append(FinishedEvent(self.result))
-            self.state.layers.clear()  # a caller may keep the handle; the memory is not the caller's
+            self.state.free()  # a caller may keep the handle; the memory is not the caller's
 
     def _result(self, reason: Literal["stop", "length", "cancelled"]) -> Result:
         return Result(
             text=self.text.text,
             token_ids=tuple(self.tokens[self.prompt_tokens :]),
             prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
             passes=self.passes,
             seconds=self.seconds,
             prompt_passes=self.prompt_passes,

@@ -54,6 +54,7 @@ class Totals:
             accepted.update(result.accepted_by)
         return {
             "prompt_tokens": self.count("prompt_tokens"),
+            "cached_tokens": self.count("cached_tokens"),
             "tokens": tokens,
             "passes": passes,
             "tokens_per_pass": tokens / passes,
@@ -122,6 +123,7 @@ def compare(
         turn = i % len(modes)
         for mode in (*modes[turn:], *modes[:turn]):
             reset_peak_memory()
+            lm.engine.forget_prefixes()  # every mode computes every prompt
             totals[mode].results.append(lm.generate(prompt, mode=mode, **options))
             totals[mode].peak_bytes = max(totals[mode].peak_bytes, peak_memory())
             progress()

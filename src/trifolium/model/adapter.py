@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -61,6 +64,13 @@ class LayerDeltas(nn.Module):
         self.down = low_rank(f, d)
 
 
+class ChainProducts(NamedTuple):
+    """The chain's two weights, packed."""
+
+    up: Callable[[Tensor], Tensor]
+    down: Callable[[Tensor], Tensor]
+
+
 class Chain(nn.Module):
     """Ties the parallel proposals of a block together: refines row j's output by the tokens chosen before it.
 
@@ -84,10 +94,15 @@ class Chain(nn.Module):
         nn.init.normal_(self.up, std=self.up.shape[1] ** -0.5, generator=generator)
         nn.init.zeros_(self.down)
 
-    def step(self, hidden: Tensor, previous: Tensor, context: Tensor, carry: Tensor) -> Tensor:
-        """s_j [..., D] from h_j, e(x_{j-1}), c and s_{j-1}, all [..., D]."""
+    def step(
+        self, hidden: Tensor, previous: Tensor, context: Tensor, carry: Tensor, products: ChainProducts | None = None
+    ) -> Tensor:
+        """s_j [..., D] from h_j, e(x_{j-1}), c and s_{j-1}, all [..., D]; `products` stand in for the plain weights."""
         normalised = (rms_normalise(x, self.eps) for x in (hidden, previous, context))
-        return F.linear(swiglu(F.linear(torch.cat((*normalised, carry), dim=-1), self.up)), self.down)
+        x = torch.cat((*normalised, carry), dim=-1)
+        if products is not None:
+            return products.down(swiglu(products.up(x)))
+        return F.linear(swiglu(F.linear(x, self.up)), self.down)
 
     def forward(self, hidden: Tensor, previous: Tensor, context: Tensor) -> Tensor:
         """h' for whole blocks: hidden, previous [..., m, D], context [..., D] -> [..., m, D], given the true tokens."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..ops.linear import FloatLinear, Int8Linear, LinearKernel
+from ..ops.linear import LinearKernel, linear_kernel
 
 
 class LowRank(nn.Module):
@@ -43,12 +43,12 @@ class Linear(nn.Module):
         self.kernel: LinearKernel | None = None
 
     def pack(self, dtype: torch.dtype, *, keep: bool) -> None:
-        """Build the kernel for `dtype` (float32, bfloat16 or int8); drop the plain weight unless `keep`."""
+        """Build the kernel for `dtype` (float32, bfloat16, int8 or int4); drop the plain weight unless `keep`."""
         bias = None if self.bias is None else self.bias.data
         weight = self.weight.data
         if self.precise:
             dtype = torch.float32
-        self.kernel = Int8Linear(weight, bias) if dtype == torch.int8 else FloatLinear(weight, bias, dtype)
+        self.kernel = linear_kernel(weight, bias, dtype)
         if not keep:
             self.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
 

@@ -23,6 +23,7 @@ from .experts import Experts
 from .feedforward import FeedForward
 from .linear import Linear
 from .norm import RMSNorm
+from .program import Program
 from .rope import Rope
 from .rows import ROW_TILE, Rows
 from .state import RequestState
@@ -92,6 +93,8 @@ class Transformer(nn.Module):
             self.head.weight = cast(nn.Parameter, self.embed.weight)
         self.rope = Rope(config.rope, config.head_dim, config.max_positions)
         self.adapter: Adapter | None = None
+        self._program: Program | None = None
+        self._programmed: Adapter | bool | None = False
 
     def decoder_layers(self) -> Iterable[tuple[int, DecoderLayer, LayerDeltas | None]]:
         """(index, layer, its deltas if an adapter is attached), in order."""
@@ -101,9 +104,15 @@ class Transformer(nn.Module):
 
     def pack(self, dtype: torch.dtype, *, keep: bool = False) -> None:
         """Prepare every product for the engine in `dtype`; `keep` leaves the plain weights in place for training."""
+        self._programmed = False
         for module in self.modules():
             if isinstance(module, Linear | Experts):
-                module.pack(dtype, keep=keep or self._read_by_rows(module))
+                module.pack(self._format(module, dtype), keep=keep or self._read_by_rows(module))
+
+    def _format(self, module: nn.Module, dtype: torch.dtype) -> torch.dtype:
+        """int4 is for layers: the head, which chooses, and experts are int8 then."""
+        coarse = dtype == torch.int4 and (module is self.head or isinstance(module, Experts))
+        return torch.int8 if coarse else dtype
 
     def _read_by_rows(self, module: nn.Module) -> bool:
         """Whether rows of the plain weight are read too: a tied head is the embedding, the chain reads candidates."""
@@ -116,6 +125,7 @@ class Transformer(nn.Module):
         So no more than one plain weight is held beside the packed ones. Attach an adapter before, if there is one.
         None packs nothing. Raises TensorMismatchError that lists missing, unexpected and mis-shaped tensors.
         """
+        self._programmed = False
         wanted = {name: p for name, p in self.named_parameters() if not name.startswith("adapter.")}
         faults = []
         for name, tensor in tensors:
@@ -132,17 +142,32 @@ class Transformer(nn.Module):
             if dtype is not None and isinstance(module, Linear | Experts):
                 own = [part for part, _ in module.named_parameters(recurse=False)]
                 if not any(f"{owner}.{part}" in wanted for part in own):
-                    module.pack(dtype, keep=self._read_by_rows(module))
+                    module.pack(self._format(module, dtype), keep=self._read_by_rows(module))
         faults += [f"missing {name}" for name in wanted]
         if faults:
             raise TensorMismatchError(f"the weights don't fit the model: {'; '.join(faults)}")
         if dtype is not None and self.head.kernel is None:  # tied: its weight came with the embedding's name
-            self.head.pack(dtype, keep=True)
+            self.head.pack(self._format(self.head, dtype), keep=True)
 
     @property
     def exact(self) -> bool:
-        """Whether commit rows get the same bits in every pass (int8 and float32 do, bfloat16 does not)."""
+        """Whether commit rows get the same bits in every pass (with native kernels all do; else not bfloat16)."""
         return self.head.kernel is not None and self.head.kernel.exact
+
+    @property
+    def row_exact(self) -> bool:
+        """Whether a prompt may be cut anywhere and share passes with other rows: no commit row's bits depend on it.
+
+        Stronger than `exact`, which leaves prompts to passes of their own, cut on a fixed grid.
+        """
+        return self.program is not None
+
+    @property
+    def program(self) -> Program | None:
+        """The layers as one native call, if that can be: made anew after packing, and for another adapter."""
+        if self._programmed is not self.adapter:
+            self._program, self._programmed = Program.of(self), self.adapter
+        return self._program
 
     def new_state(self) -> RequestState:
         """An empty state for one request."""
@@ -156,6 +181,8 @@ class Transformer(nn.Module):
             assert self.adapter is not None, "preview rows need an adapter"
             x = torch.cat((x, self.adapter.embed(rows.tokens[n:], rows.block_index, self.embed)))
         angles = self.rope(rows.positions, rows.limit)
+        if self.program is not None:
+            return self.program.run(x, angles, rows)
         for i, layer, deltas in self.decoder_layers():
             x = layer.rows(x, angles, rows, i, deltas)
         return cast(Tensor, self.norm(x))

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from random_models import with_threads
-from trifolium.ops import native
 from trifolium.ops.linear import FloatLinear, Int8Linear
 from trifolium.ops.linear.reference import int8_linear, linear, quantise_rows
 
@@ -23,16 +22,6 @@ def tensors(inputs: int, outputs: int, rows: int = 37) -> tuple[torch.Tensor, to
     return x * torch.rand(rows, 1, generator=generator).exp2() * 3, w * 0.1, torch.randn(outputs, generator=generator)
 
 
-@pytest.fixture(params=["native", "torch"], autouse=True)
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every test with the C++ kernels and without."""
-    if request.param == "torch":
-        monkeypatch.setattr(native, "supports", lambda weight: False)
-    elif native.native().library is None:
-        pytest.skip(f"no native kernels: {native.native().why}")
-    return request.param
-
-
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_float_is_the_definition(shape: tuple[int, int], biased: bool) -> None:
@@ -44,10 +33,10 @@ def test_float_is_the_definition(shape: tuple[int, int], biased: bool) -> None:
     assert torch.equal(kernel(x[:16], 16, TILE), kernel(x, 16, TILE)[:16])
 
 
-def test_bfloat16_is_near_the_definition(kernels: str) -> None:
+def test_bfloat16_is_near_the_definition() -> None:
     x, w, b = tensors(576, 192)
     kernel = FloatLinear(w, b, torch.bfloat16)
-    assert kernel.exact == (kernels == "native")
+    assert not kernel.exact
     got = kernel(x, 16, None)
     assert got.dtype == torch.float32
     error = (got - linear(x, w, b)).norm() / linear(x, w, b).norm()

@@ -26,21 +26,6 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (7, 3), (16, 2), (33, 65), (250, 31)])
-def test_linear(inputs: int, outputs: int, dtype: torch.dtype) -> None:
-    x, w = random(23, inputs), random(outputs, inputs, seed=1).to(dtype)
-    expected = (x.double() @ w.double().T).float()
-    assert torch.allclose(native.linear(x, w), expected, rtol=1e-5, atol=1e-4)
-    alone = torch.cat([native.linear(row[None], w) for row in x])
-    for threads in (1, 2, 3):
-        for n in (1, 2, 3, 4, 5, 8, 23):
-            assert torch.equal(with_threads(threads, lambda n=n: native.linear(x[:n], w)), alone[:n])
-    assert torch.equal(native.linear(x.flip(0), w), alone.flip(0))
-    assert native.linear(x[:0], w).shape == (0, outputs)
-
-
-@needs_kernels
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_experts(dtype: torch.dtype) -> None:
     experts, top_k, size, hidden, n = 9, 3, 21, 38, 17
     gate_up, down = random(experts, 2 * size, hidden, seed=1) * 0.2, random(experts, hidden, size, seed=2) * 0.2

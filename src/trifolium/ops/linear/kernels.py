@@ -13,14 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import native
-from .reference import quantise_rows
+from ..native.packed import PackedWeight
+from .quantised import quantise, quantise_groups
 
 ALIGN = 16
 """Floats of one cache line."""
-
-
-NATIVE_ROWS = 64
-"""Prompts have larger chunks; torch's own products are faster there, and a fixed grid keeps them exact."""
 
 
 class LinearKernel(Protocol):
@@ -41,30 +38,50 @@ class LinearKernel(Protocol):
         ...
 
 
-class FloatLinear:
-    """Products in float32 or bfloat16.
+class PackedLinear:
+    """Products by the native kernels, exact in every dtype: no sum depends on another row."""
 
-    With the native kernels (ops.native), up to NATIVE_ROWS rows are exact as they are, in either dtype: no sum depends
-    on another row. Without them, float32 commit rows run in tiles of a fixed height, so that each sees one GEMM shape,
-    padded to whole cache lines, since matrix libraries may round a row by how its start is aligned.
+    exact = True
+    tiled = False
+
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
+        self.packed = pack_weight(weight_OI, bias_O, dtype)
+
+    def __call__(self, x_NI: Tensor, num_commit: int, tile: int | None) -> Tensor:
+        return self.packed(x_NI)
+
+    @property
+    def nbytes(self) -> int:
+        return self.packed.nbytes
+
+
+def pack_weight(weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> PackedWeight:
+    """A weight in float32, bfloat16, int8 or int4 for the native kernels."""
+    inputs = weight_OI.shape[1]
+    if dtype == torch.int8:
+        weight = quantise(weight_OI)
+        return PackedWeight(weight.values, (weight.scale,), inputs, dtype, bias_O)
+    if dtype == torch.int4:
+        groups = quantise_groups(weight_OI)
+        return PackedWeight(groups.values, (groups.step, groups.least), inputs, dtype, bias_O)
+    return PackedWeight(weight_OI, (), inputs, dtype, bias_O)
+
+
+class FloatLinear:
+    """Products in float32 or bfloat16 by torch.
+
+    float32 commit rows run in tiles of a fixed height, so that each sees one GEMM shape, padded to whole cache lines,
+    since matrix libraries may round a row by how its start is aligned.
     """
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
-        self.native = native.supports(weight_OI.to(dtype))
-        self.exact = self.native or dtype == torch.float32
-        self.tiled = not self.native and self.exact
+        self.exact = self.tiled = dtype == torch.float32
         self.padding = -weight_OI.shape[1] % ALIGN if self.tiled else 0
         weight = weight_OI.to(dtype).contiguous()
         self.weight = F.pad(weight, (0, self.padding)) if self.padding else weight
-        # Without bfloat16 in hardware torch's own product is slower at any number of rows.
-        self.wide = dtype == torch.float32 or torch.cpu._is_avx512_bf16_supported()
         self.bias = None if bias_O is None else bias_O.to(dtype)
 
     def __call__(self, x_NI: Tensor, num_commit: int, tile: int | None) -> Tensor:
-        prefill = tile is None and num_commit > NATIVE_ROWS
-        if self.native and not (prefill and self.wide):
-            y = native.linear(x_NI, self.weight)
-            return y if self.bias is None else y.add_(self.bias)
         x = x_NI.to(self.weight.dtype)
         if self.padding:
             x = F.pad(x, (0, self.padding))
@@ -110,7 +127,8 @@ class Int8Linear:
     tiled = False
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
-        q, self.scale = quantise_rows(weight_OI.float(), 127)
+        weight = quantise(weight_OI)
+        q, self.scale = weight.values, weight.scale
         self.limit, self.zero = (127, 128) if has_int8_dot_products() else (63, 64)
         self.bias = bias_O
         self.packed = torch.ops.onednn.qlinear_prepack(q, None)
@@ -139,3 +157,17 @@ class Int8Linear:
     @property
     def nbytes(self) -> int:
         return self.size
+
+
+def linear_kernel(weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> LinearKernel:
+    """The kernel of a weight in float32, bfloat16, int8 or int4: the native one where there is a compiler.
+
+    Without one, int4 keeps its values and computes in float32.
+    """
+    if native.available() and weight_OI.device.type == "cpu":
+        return PackedLinear(weight_OI, bias_O, dtype)
+    if dtype == torch.int8:
+        return Int8Linear(weight_OI, bias_O)
+    if dtype == torch.int4:
+        return FloatLinear(quantise_groups(weight_OI).dequantise(), bias_O, torch.float32)
+    return FloatLinear(weight_OI, bias_O, dtype)

@@ -1,6 +1,6 @@
 """Quantised weights, before any kernel packs them.
 
-Letters: O outputs, I inputs; leading dimensions (experts) may come before them.
+Letters: O outputs, I inputs, G groups of GROUP inputs; leading dimensions (experts) may come before them in int8.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .reference import quantise_rows
 
+GROUP = 32
+"""Inputs that share a step and a least value in int4."""
 LIMIT = 127
 """Largest integer: symmetric, so that -128 never occurs."""
 
@@ -46,7 +49,46 @@ class QuantisedWeight:
         return weight
 
 
+@dataclass(frozen=True)
+class Groups:
+    """int4: values [O, G * GROUP] in 0 .. 15, step and least [O, G] in float16, w = least + step * values.
+
+    The last group is filled up with inputs that don't exist. llama.cpp's Q4_1 has the same form: weights that come from
+    such a file are kept exactly.
+    """
+
+    values: Tensor
+    step: Tensor
+    least: Tensor
+    inputs: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(O, I)."""
+        return self.values.shape[0], self.inputs
+
+    def dequantise(self) -> Tensor:
+        """float32 [O, I]."""
+        groups = self.values.view(len(self.values), -1, GROUP).float()
+        w = self.least.float()[..., None] + self.step.float()[..., None] * groups
+        return w.flatten(1)[:, : self.inputs]
+
+
 def quantise(weight: Tensor) -> QuantisedWeight:
     """A weight [..., O, I] of any float dtype to int8, each row by the rule of `reference.quantise_rows`."""
     values, scale = quantise_rows(weight.float().reshape(-1, weight.shape[-1]), LIMIT)
     return QuantisedWeight(values.view(weight.shape), scale.view(weight.shape[:-1]))
+
+
+def quantise_groups(weight_OI: Tensor) -> Groups:
+    """To int4: each group's least value is 0 and its largest 15."""
+    inputs = weight_OI.shape[1]
+    w = weight_OI.float()
+    if pad := -inputs % GROUP:  # with a value that the group has already, so that its range stays
+        w = F.pad(w[:, None], (0, pad), mode="replicate")[:, 0]
+    groups = w.view(len(w), -1, GROUP)
+    least = groups.amin(-1).half()
+    step = ((groups.amax(-1) - groups.amin(-1)) / 15).half()
+    inverse = torch.where(step > 0, 1.0 / step.float(), 0.0)
+    values = ((groups - least.float()[..., None]) * inverse[..., None]).round_().clamp_(0, 15)
+    return Groups(values.to(torch.uint8).flatten(1), step, least, inputs)

@@ -13,46 +13,20 @@ import torch
 from torch import Tensor
 
 from .build import Native, native
+from .calls import address, available, library, threads
 
-__all__ = ["Native", "delta_apply", "delta_rows", "experts", "linear", "native", "supports"]
+__all__ = ["Native", "available", "delta_apply", "delta_rows", "experts", "native", "supports"]
 
 DTYPES = (torch.float32, torch.bfloat16)
 
 
 def supports(weight: Tensor) -> bool:
     """Whether the kernels are there, and can read this weight."""
-    return weight.device.type == "cpu" and weight.dtype in DTYPES and native().library is not None
-
-
-def _library() -> ctypes.CDLL:
-    library = native().library
-    assert library is not None, "ask supports() first"
-    return library
-
-
-def _at(tensor: Tensor) -> ctypes.c_void_p:
-    assert tensor.is_contiguous()
-    return ctypes.c_void_p(tensor.data_ptr())
+    return weight.device.type == "cpu" and weight.dtype in DTYPES and available()
 
 
 def _i64(value: int) -> ctypes.c_int64:
     return ctypes.c_int64(value)
-
-
-def _threads() -> ctypes.c_int:
-    return ctypes.c_int(torch.get_num_threads())
-
-
-def linear(x_NI: Tensor, weight_OI: Tensor) -> Tensor:
-    """x W^T for float32 rows and float32 or bfloat16 weights -> [N, O]; a row's bits depend on nothing but itself."""
-    x = x_NI.contiguous()
-    n, inputs = x.shape
-    y = x.new_empty(n, len(weight_OI))
-    bf16 = ctypes.c_int(weight_OI.dtype == torch.bfloat16)
-    _library().trifolium_linear(
-        _at(x), _i64(n), _at(weight_OI), bf16, _i64(inputs), _i64(len(weight_OI)), _at(y), _threads()
-    )
-    return y
 
 
 def experts(x_ND: Tensor, experts_Nk: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor) -> Tensor:
@@ -65,9 +39,9 @@ def experts(x_ND: Tensor, experts_Nk: Tensor, gate_up_EFD: Tensor, down_EDF: Ten
     starts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
     out = x.new_empty(len(flat), x.shape[1])
     bf16 = ctypes.c_int(gate_up_EFD.dtype == torch.bfloat16)
-    _library().trifolium_experts(
-        _at(x), _i64(len(x)), _at(groups), _at(starts), _i64(len(groups)), _at(order), _i64(k),
-        _at(gate_up_EFD), _at(down_EDF), bf16, _i64(x.shape[1]), _i64(size), _at(out), _threads(),
+    library().trifolium_experts(
+        address(x), _i64(len(x)), address(groups), address(starts), _i64(len(groups)), address(order), _i64(k),
+        address(gate_up_EFD), address(down_EDF), bf16, _i64(x.shape[1]), _i64(size), address(out), threads(),
     )  # fmt: skip
     return out.view(-1, k, x.shape[1])
 
@@ -89,9 +63,9 @@ def delta_rows(
     index = torch.tensor(rows, dtype=torch.long)
     out, updates, last = torch.empty_like(v), torch.empty_like(v), torch.empty_like(state)
     kept = state.new_empty(len(rows), *state.shape)
-    _library().trifolium_delta_rows(
-        _at(q), _at(k), _at(v), _at(decay), _at(beta), _at(state), _i64(n), _i64(heads), _i64(d), _i64(e), _at(index),
-        _i64(len(rows)), _at(out), _at(updates), _at(kept), _at(last), _threads(),
+    library().trifolium_delta_rows(
+        address(q), address(k), address(v), address(decay), address(beta), address(state), _i64(n), _i64(heads), _i64(d), _i64(e), address(index),
+        _i64(len(rows)), address(out), address(updates), address(kept), address(last), threads(),
     )  # fmt: skip
     return out, updates, {row: kept[i] for i, row in enumerate(rows)}, last
 
@@ -101,8 +75,8 @@ def delta_apply(state_Hde: Tensor, decay_NH: Tensor, k_NHd: Tensor, updates_NHe:
     state, decay, k, updates = (t.contiguous() for t in (state_Hde, decay_NH, k_NHd, updates_NHe))
     last = torch.empty_like(state)
     index = torch.tensor(list(rows), dtype=torch.long)
-    _library().trifolium_delta_apply(
-        _at(decay), _at(k), _at(updates), _at(state), _at(index), _i64(len(rows)), _i64(state.shape[0]),
-        _i64(state.shape[1]), _i64(state.shape[2]), _at(last), _threads(),
+    library().trifolium_delta_apply(
+        address(decay), address(k), address(updates), address(state), address(index), _i64(len(rows)), _i64(state.shape[0]),
+        _i64(state.shape[1]), _i64(state.shape[2]), address(last), threads(),
     )  # fmt: skip
     return last

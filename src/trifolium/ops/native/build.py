@@ -11,16 +11,19 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from tempfile import mkstemp
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import torch
 from filelock import FileLock
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno")
+FOLDER = Path(__file__).parent
+SOURCES = ("kernels.cpp", "dense.cpp")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno")
 COMPILE_SECONDS = 120
 
 
@@ -33,7 +36,7 @@ class Native(NamedTuple):
 
 @cache
 def native() -> Native:
-    """The kernels, compiled if need be (about two seconds, once for a machine and a version of the source)."""
+    """The kernels, compiled if need be (about ten seconds, once for a machine and a version of the source)."""
     if os.environ.get("TRIFOLIUM_NATIVE", "1") == "0":
         return Native(None, "TRIFOLIUM_NATIVE=0")
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
@@ -55,9 +58,9 @@ def _compiled(compiler: str) -> Path:
 
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
     openmp = _torch_openmp()
-    key = hashlib.sha256(
-        "\0".join([SOURCE.read_text(), compiler, version, " ".join(FLAGS), str(openmp), _cpu()]).encode()
-    ).hexdigest()[:16]
+    texts = [path.read_text() for path in sorted((*FOLDER.glob("*.cpp"), *FOLDER.glob("*.h")))]
+    digest = hashlib.sha256("\0".join([*texts, compiler, version, " ".join(FLAGS), str(openmp), _cpu()]).encode())
+    key = digest.hexdigest()[:16]
     folder = cache_folder(os.environ) / "native"
     path = folder / f"kernels-{key}.so"
     if path.exists():
@@ -66,16 +69,27 @@ def _compiled(compiler: str) -> Path:
     with FileLock(folder / ".lock"):
         if path.exists():
             return path
-        handle, partial = mkstemp(prefix=".kernels-", suffix=".so", dir=folder)
-        os.close(handle)
-        try:
-            link = [str(openmp)] if openmp else []
-            command = [compiler, *FLAGS, str(SOURCE), *link, "-o", partial]
-            subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMPILE_SECONDS)
-            Path(partial).replace(path)
-        finally:
-            Path(partial).unlink(missing_ok=True)
+        with TemporaryDirectory(prefix=".kernels-", dir=folder) as partial:
+            _build(compiler, Path(partial), openmp).replace(path)
     return path
+
+
+def _build(compiler: str, folder: Path, openmp: Path | None) -> Path:
+    """The library, in `folder`; its sources are compiled side by side."""
+    objects = [folder / f"{source}.o" for source in SOURCES]
+    commands = [
+        [compiler, *FLAGS, "-c", str(FOLDER / source), "-o", str(to)]
+        for source, to in zip(SOURCES, objects, strict=True)
+    ]
+    with ThreadPoolExecutor(len(commands)) as pool:
+        list(pool.map(_run, commands))
+    library = folder / "kernels.so"
+    _run([compiler, *FLAGS, "-shared", *map(str, objects), *([str(openmp)] if openmp else []), "-o", str(library)])
+    return library
+
+
+def _run(command: Sequence[str]) -> None:
+    subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMPILE_SECONDS)
 
 
 def _torch_openmp() -> Path | None:
