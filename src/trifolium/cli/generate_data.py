@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from ..dtypes import DTYPES
+
 app = typer.Typer(add_completion=False)
 
 
@@ -23,7 +25,7 @@ def generate_data(
     answer_tokens: int = typer.Option(160, min=1, help="Longest answer; longer ones are cut and marked incomplete."),
     batch: int = typer.Option(16, min=1, max=256, help="Requests that share a pass."),
     openings: Path = typer.Option(None, help="Text file: how questions begin, one a line (a built-in list without)."),
-    dtype: str = typer.Option("auto", help="float32, bfloat16, int8 or auto."),
+    dtype: str = typer.Option("auto", help=f"auto, {', '.join(DTYPES)}."),
 ) -> None:
     """Let a model write questions and answer them: the text that its adapter should learn to draft."""
     from rich.console import Console

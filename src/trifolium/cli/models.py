@@ -20,7 +20,8 @@ app = typer.Typer(
     help=(
         "List, fetch, show and remove the models on the shelf.\n\n"
         "Models are kept in $TRIFOLIUM_CACHE, or trifolium/ in $XDG_CACHE_HOME or ~/.cache, and need no network "
-        "once they are there."
+        "once they are there. Weights that were prepared for the CPU lie beside them; $TRIFOLIUM_WEIGHTS_GB bounds "
+        "what they take (default 16, 0 for none)."
     ),
 )
 
@@ -88,8 +89,22 @@ def show(
 
 @app.command(epilog="Example: trifolium models remove smollm2-135m")
 def remove(name: str = _NAME) -> None:
-    """Delete a model from the cache, together with unfinished downloads of it."""
-    print(f"{name} is removed" if Shelf.default().remove(name) else f"{name} was not here")
+    """Delete a model from the cache, together with unfinished downloads and prepared weights of it."""
+    from ..checkpoint.prepared import PreparedWeights
+
+    shelf = Shelf.default()
+    removed = shelf.remove(name)
+    if fingerprint := shelf.find(name).fingerprint:
+        PreparedWeights.default().clear(fingerprint)
+    print(f"{name} is removed" if removed else f"{name} was not here")
+
+
+@app.command(epilog="Example: trifolium models clean")
+def clean() -> None:
+    """Delete all prepared weights from the cache; they are made again when they are needed. Models stay."""
+    from ..checkpoint.prepared import PreparedWeights
+
+    print(f"{_size(PreparedWeights.default().clear())} of prepared weights are deleted")
 
 
 def _row(shelf: Shelf, entry: ShelfEntry) -> dict[str, Any]:

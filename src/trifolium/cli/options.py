@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..checkpoint.shelf import DEFAULT_MODEL
+from ..dtypes import DTYPES, check
 
 if TYPE_CHECKING:
     from ..api import LM
@@ -17,7 +18,9 @@ Model = Annotated[str, typer.Option(help="A shelf name, a folder, a GGUF file or
 Adapter = Annotated[
     str, typer.Option(help="An adapter file, `none`, or `auto`: the one in the package for this model.", metavar="PATH")
 ]
-DType = Annotated[str, typer.Option("--dtype", help="How products are computed: auto, float32, bfloat16 or int8.")]
+DType = Annotated[
+    str, typer.Option("--dtype", help=f"How products are computed: auto (by CPU and model), {', '.join(DTYPES)}.")
+]
 Mode = Annotated[str, typer.Option(help="verified (equal to ar, in fewer passes), diffusion, or ar.")]
 Drafts = Annotated[str, typer.Option(help="Where verified's drafts come from: preview, ngram, both or none.")]
 BlockSize = Annotated[int | None, typer.Option(help="Positions previewed or filled together. [default: the adapter's]")]
@@ -54,14 +57,17 @@ def load_model(
     model: str, adapter: str, dtype: str, rows: int = ROWS, *, say: Callable[[str], None] | None = None
 ) -> LM:
     """Load for a command; `say` is told what happens, since the first load may take a while."""
-    from ..api import choose_dtype, load
+    check(dtype)
+    from ..api import load
 
-    choose_dtype(dtype)  # a typing error should not wait for a download
     if say is not None:
         say(f"loading {model} ...")
     chosen: Any = dtype
     named = None if adapter == "none" else adapter
-    return load(model, adapter=named, dtype=chosen, max_rows=rows, progress=sys.stderr.isatty())
+    lm = load(model, adapter=named, dtype=chosen, max_rows=rows, progress=sys.stderr.isatty())
+    for text in lm.notes:
+        note(text)
+    return lm
 
 
 def note(text: str) -> None:

@@ -7,7 +7,6 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..errors import PromptError
 from . import options as o
@@ -85,6 +84,8 @@ def run(
     if not sys.stdout.isatty():
         finished = print_plain(events)
     else:
+        from rich.console import Console
+
         console = Console(highlight=False)
         finished = AnswerView(console).show(events)
         if finished is not None:

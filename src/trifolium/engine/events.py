@@ -18,7 +18,8 @@ class Result:
     the pass that found it is. `finish_reason`: "stop" (end token or stop string), "length" or "cancelled"; `stop` is
     the stop string, if one ended it. `accepted_by` counts accepted drafts by their source. `experts_per_pass`: distinct
     experts that a decoding pass read in a mixture layer, on average (0 without such layers). In a shared pass the whole
-    pass's time counts for each of its requests. `notes`: what was done otherwise than asked.
+    pass's time counts for each of its requests. `dtype`: how products were computed. `notes`: what was done otherwise
+    than asked.
     """
 
     text: str
@@ -34,6 +35,7 @@ class Result:
     mode: str
     drafts: str
     model: str = ""
+    dtype: str = ""
     load_seconds: float = 0.0
     experts_per_pass: float = 0.0
     cached_tokens: int = 0
@@ -75,6 +77,7 @@ class Result:
             "mode": self.mode,
             "drafts": self.drafts,
             "model": self.model,
+            "dtype": self.dtype,
         }
 
 

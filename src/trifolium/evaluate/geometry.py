@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 from ..config import ExpertsConfig, ModelConfig
+from ..dtypes import DType
 
 Shapes = Mapping[str, tuple[int, ...]]
-Dtype = Literal["float32", "bfloat16", "int8"]
-
-DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16", "int8")
+DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "int8")
+"""Those whose bytes are known here."""
 ROWS = (1, 8, 32, 64, 128)
 CORESETS = (16, 32, 64, 128)
 _FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
@@ -33,7 +33,7 @@ def active_parameters(config: ModelConfig, shapes: Shapes) -> int:
     return round(sum(prod(shape) * _share(config, name, 1, None) for name, shape in shapes.items()))
 
 
-def memory_bytes(shapes: Shapes, dtype: Dtype) -> int:
+def memory_bytes(shapes: Shapes, dtype: DType) -> int:
     """Bytes of all tensors in memory."""
     return sum(_bytes(name, shape, dtype) for name, shape in shapes.items())
 
@@ -48,7 +48,7 @@ def distinct_experts(experts: ExpertsConfig, rows: int, coreset: int | None = No
     return expected if coreset is None else min(expected, coreset)
 
 
-def pass_bytes(config: ModelConfig, shapes: Shapes, rows: int, dtype: Dtype, coreset: int | None = None) -> int:
+def pass_bytes(config: ModelConfig, shapes: Shapes, rows: int, dtype: DType, coreset: int | None = None) -> int:
     """Bytes of weights that one pass of `rows` reads; caches and states, which are read too, are left out."""
     return round(sum(_bytes(name, s, dtype) * _share(config, name, rows, coreset) for name, s in shapes.items()))
 
@@ -78,7 +78,7 @@ def _share(config: ModelConfig, name: str, rows: int, coreset: int | None) -> fl
     return 1.0
 
 
-def _bytes(name: str, shape: tuple[int, ...], dtype: Dtype) -> int:
+def _bytes(name: str, shape: tuple[int, ...], dtype: DType) -> int:
     """int8: one byte a weight and one float32 scale an output row of a matrix; all else stays float32."""
     if dtype != "int8":
         return prod(shape) * _FLOAT_BYTES[dtype]

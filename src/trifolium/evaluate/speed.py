@@ -69,6 +69,7 @@ class Totals:
             "mode": first.mode,
             "drafts": first.drafts,
             "model": first.model,
+            "dtype": first.dtype,
             "peak_memory_mb": self.peak_bytes / 2**20,
         }
 

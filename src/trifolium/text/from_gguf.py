@@ -17,6 +17,7 @@ from .vocabulary import AddedToken, PlainEncoder, Vocabulary, byte_alphabet
 
 __all__ = ["read_gguf"]
 
+_NO_BYTE = 0x100
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # tokenizer.ggml.token_type; 1 is normal and 5 unused
 
 # Files often name only one EOS. These texts end an answer in every vocabulary that has them, as llama.cpp holds too.
@@ -100,8 +101,10 @@ def _byte_level(
 ) -> tuple[PlainEncoder, list[bytes]]:
     alphabet = byte_alphabet()
     verbatim = (_UNKNOWN, _CONTROL, _USER_DEFINED)
+    # Characters that are bytes in Latin-1, but none of the alphabet, must fail to be encoded.
+    table = dict.fromkeys(range(256), _NO_BYTE) | {ord(character): byte for character, byte in alphabet.items()}
     pieces = [
-        text.encode() if type_ in verbatim else _from_alphabet(text, alphabet)
+        text.encode() if type_ in verbatim else _from_alphabet(text, table)
         for text, type_ in zip(tokens, types, strict=True)
     ]
     merges: list[tuple[str, str]] = []
@@ -127,10 +130,11 @@ def _byte_level(
     return encode, pieces
 
 
-def _from_alphabet(text: str, alphabet: Mapping[str, int]) -> bytes:
-    if all(character in alphabet for character in text):
-        return bytes(alphabet[character] for character in text)
-    return text.encode()  # a token that isn't written in the byte alphabet stands for itself
+def _from_alphabet(text: str, table: Mapping[int, int]) -> bytes:
+    try:
+        return text.translate(table).encode("latin-1")
+    except UnicodeEncodeError:
+        return text.encode()  # a token that isn't written in the byte alphabet stands for itself
 
 
 def _sentencepiece(

@@ -1,6 +1,6 @@
 """Quantised weights, before any kernel packs them.
 
-Letters: O outputs, I inputs, G groups of GROUP inputs.
+Letters: O outputs, I inputs, G groups of GROUP inputs; leading dimensions (experts) may come before them in int8.
 """
 
 from __future__ import annotations
@@ -15,23 +15,38 @@ from .reference import quantise_rows
 
 GROUP = 32
 """Inputs that share a step and a least value in int4."""
+LIMIT = 127
+"""Largest integer: symmetric, so that -128 never occurs."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class QuantisedWeight:
-    """int8, symmetric per output: values [O, I] in -127 .. 127 and scale [O], w = scale * values."""
+    """int8, symmetric per output: values [..., O, I] in -LIMIT .. LIMIT and scale [..., O], w = scale * values."""
 
     values: Tensor
     scale: Tensor
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(O, I)."""
-        return self.values.shape[0], self.values.shape[1]
+    def shape(self) -> torch.Size:
+        """Of the weight: [..., O, I]."""
+        return self.values.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of integers and scales."""
+        return self.values.nbytes + self.scale.nbytes
 
     def dequantise(self) -> Tensor:
-        """float32 [O, I]."""
-        return self.values.float() * self.scale[:, None]
+        """float32 [..., O, I], which `quantise` turns into these very integers and scales again.
+
+        That holds since a scale is some float32 over LIMIT, rounded: LIMIT * scale rounds to a number of which that is
+        true too, for every float32 there is (tested). Only where it would overflow, the largest float takes its place.
+        """
+        weight = self.values.float().mul_(self.scale[..., None])
+        if (self.scale * LIMIT).isinf().any():
+            largest = torch.finfo(torch.float32).max
+            weight.clamp_(-largest, largest)
+        return weight
 
 
 @dataclass(frozen=True)
@@ -59,9 +74,10 @@ class Groups:
         return w.flatten(1)[:, : self.inputs]
 
 
-def quantise(weight_OI: Tensor) -> QuantisedWeight:
-    """To int8."""
-    return QuantisedWeight(*quantise_rows(weight_OI.float(), 127))
+def quantise(weight: Tensor) -> QuantisedWeight:
+    """A weight [..., O, I] of any float dtype to int8, each row by the rule of `reference.quantise_rows`."""
+    values, scale = quantise_rows(weight.float().reshape(-1, weight.shape[-1]), LIMIT)
+    return QuantisedWeight(values.view(weight.shape), scale.view(weight.shape[:-1]))
 
 
 def quantise_groups(weight_OI: Tensor) -> Groups:
