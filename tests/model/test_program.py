@@ -35,9 +35,7 @@ def run(model: Transformer, program: bool) -> Run:
             rows = Rows.build([RequestRows(state, [(7 * i) % 90 for i in range(length)])], prefill=True)
             hidden.append(model.rows(rows))
             state.accept(length)
-        tree = RequestRows(
-            first, [5, 6, 7, 8, 9], [(2, [MASK, 11, MASK]), (5, [MASK, MASK])], parents=[-1, 0, 1, 0, 3]
-        )
+        tree = RequestRows(first, [5, 6, 7, 8, 9], [(2, [MASK, 11, MASK]), (5, [MASK, MASK])], parents=[-1, 0, 1, 0, 3])
         plain = RequestRows(second, [4, 3], [(0, [MASK]), (2, [1, MASK])])
         rows = Rows.build([tree, plain], tile=False)
         hidden.append(model.rows(rows))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..model import Transformer
 from ..model.adapter import ChainProducts
+from ..ops.formats import INT4
 from ..ops.linear import pack_weight
 from ..ops.native.packed import PackedWeight
 from .drafts import Draft
@@ -91,7 +92,7 @@ class Proposer:
                 self._products = ChainProducts(*(_packed(p, torch.int8) for p in (self._chain.up, self._chain.down)))
             head = model.head.weight
             if len(head) > 2 * DRAFT_VOCABULARY:
-                self._head = _packed(head[:DRAFT_VOCABULARY], torch.int4)
+                self._head = _packed(head[:DRAFT_VOCABULARY], INT4)
 
     def read(self, hidden_MD: Tensor, temperature: float = 1.0, *, drafts: bool = False) -> Readout:
         """Candidates of every row under softmax(logits / temperature); `drafts`: among common tokens will do."""

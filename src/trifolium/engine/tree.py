@@ -79,7 +79,7 @@ def choose(
 def _canvases(
     likely: Sequence[int], ends: Mapping[int, float], rows: int, block: int, worth: float, budget: Budget
 ) -> tuple[tuple[int, ...], float]:
-    """Which drafts (-1: the last emitted token) canvases of `block` rows follow, and their worth less all rows' price."""
+    """Which drafts (-1: the last emitted token) canvases of `block` rows follow; their worth less all rows' price."""
     chosen: list[int] = []
     value, price = 0.0, budget.price(rows)
     worth -= budget.proposal

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..ops.formats import INT4
 from ..ops.linear import PackedLinear, pack_weight
 from ..ops.native.dense import DenseLayer, DenseSizes, DenseTransformer, LowRankWeights
 from ..ops.native.packed import PackedWeight
@@ -55,11 +56,11 @@ class Program:
         if not all(isinstance(kernel, PackedLinear) for kernel in kernels):
             return None
         assert model.head.kernel is not None
-        quantised = any(isinstance(k, PackedLinear) and k.packed.dtype in (torch.int8, torch.int4) for k in kernels)
+        quantised = any(isinstance(k, PackedLinear) and k.packed.dtype in (torch.int8, INT4) for k in kernels)
         return Program(model, torch.int8 if quantised else torch.float32)
 
     def run(self, x_ND: Tensor, angles: Angles, rows: Rows) -> Tensor:
-        """Inputs [N, D] of all rows of a pass -> final hidden vectors [N, D], normalised; scratch goes to the states."""
+        """Inputs [N, D] of a pass's rows -> final hidden vectors [N, D], normalised; scratch goes to the states."""
         n = rows.num_commit
         request, tails = [0] * len(x_ND), [[i] for i in range(len(x_ND))]
         longest = 1

@@ -195,7 +195,7 @@ class AttentionState:
 
     def finite(self) -> bool:
         """See LayerState: the last pass's rows (cells before them were checked in their own pass)."""
-        rows = self.held or ()
+        rows: tuple[Tensor, ...] = self.held or ()
         if self.shared.scratch is not None:
             rows = (self.shared.scratch[self.index],)
         return all(bool(t.isfinite().all()) for t in rows)

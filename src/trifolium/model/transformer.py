@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig
 from ..errors import TensorMismatchError
+from ..ops.formats import INT4
 from .adapter import Adapter, LayerDeltas
 from .attention import Angles, Attention, AttentionContext
 from .blocks import Blocks
@@ -111,7 +112,7 @@ class Transformer(nn.Module):
 
     def _format(self, module: nn.Module, dtype: torch.dtype) -> torch.dtype:
         """int4 is for layers: the head, which chooses, and experts are int8 then."""
-        coarse = dtype == torch.int4 and (module is self.head or isinstance(module, Experts))
+        coarse = dtype == INT4 and (module is self.head or isinstance(module, Experts))
         return torch.int8 if coarse else dtype
 
     def _read_by_rows(self, module: nn.Module) -> bool:

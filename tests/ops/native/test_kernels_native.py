@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from random_models import with_threads
 from trifolium.ops import native
 from trifolium.ops.delta_rule.reference import recurrent
 from trifolium.ops.experts import reference, route

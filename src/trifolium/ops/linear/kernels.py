@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import native
+from ..formats import INT4
 from ..native.packed import PackedWeight
 from .quantised import quantise, quantise_groups
 
@@ -61,7 +62,7 @@ def pack_weight(weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) ->
     if dtype == torch.int8:
         weight = quantise(weight_OI)
         return PackedWeight(weight.values, (weight.scale,), inputs, dtype, bias_O)
-    if dtype == torch.int4:
+    if dtype == INT4:
         groups = quantise_groups(weight_OI)
         return PackedWeight(groups.values, (groups.step, groups.least), inputs, dtype, bias_O)
     return PackedWeight(weight_OI, (), inputs, dtype, bias_O)
@@ -168,6 +169,6 @@ def linear_kernel(weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) 
         return PackedLinear(weight_OI, bias_O, dtype)
     if dtype == torch.int8:
         return Int8Linear(weight_OI, bias_O)
-    if dtype == torch.int4:
+    if dtype == INT4:
         return FloatLinear(quantise_groups(weight_OI).dequantise(), bias_O, torch.float32)
     return FloatLinear(weight_OI, bias_O, dtype)

@@ -64,8 +64,8 @@ def delta_rows(
     out, updates, last = torch.empty_like(v), torch.empty_like(v), torch.empty_like(state)
     kept = state.new_empty(len(rows), *state.shape)
     library().trifolium_delta_rows(
-        address(q), address(k), address(v), address(decay), address(beta), address(state), _i64(n), _i64(heads), _i64(d), _i64(e), address(index),
-        _i64(len(rows)), address(out), address(updates), address(kept), address(last), threads(),
+        *map(address, (q, k, v, decay, beta, state)), _i64(n), _i64(heads), _i64(d), _i64(e),
+        address(index), _i64(len(rows)), *map(address, (out, updates, kept, last)), threads(),
     )  # fmt: skip
     return out, updates, {row: kept[i] for i, row in enumerate(rows)}, last
 
@@ -76,7 +76,7 @@ def delta_apply(state_Hde: Tensor, decay_NH: Tensor, k_NHd: Tensor, updates_NHe:
     last = torch.empty_like(state)
     index = torch.tensor(list(rows), dtype=torch.long)
     library().trifolium_delta_apply(
-        address(decay), address(k), address(updates), address(state), address(index), _i64(len(rows)), _i64(state.shape[0]),
-        _i64(state.shape[1]), _i64(state.shape[2]), address(last), threads(),
+        *map(address, (decay, k, updates, state, index)), _i64(len(rows)), *map(_i64, state.shape), address(last),
+        threads(),
     )  # fmt: skip
     return last

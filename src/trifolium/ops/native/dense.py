@@ -97,9 +97,7 @@ class DenseTransformer:
         assert x_ND.is_contiguous() and x_ND.dtype == torch.float32
         assert request_N.dtype == tail_starts.dtype == torch.int64 and tails.dtype == torch.int32
         lib, team = library(), threads()
-        need = lib.trifolium_workspace(
-            ctypes.byref(self._model), ctypes.c_int64(n), ctypes.c_int64(longest), team
-        )
+        need = lib.trifolium_workspace(ctypes.byref(self._model), ctypes.c_int64(n), ctypes.c_int64(longest), team)
         if need > self._workspace.nbytes:
             self._workspace = torch.empty(need + need // 4, dtype=torch.uint8)
         scratch = x_ND.new_empty(self._model.layers, 2, n, s.kv_heads, s.head_dim)

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..formats import INT4
 from .calls import address, library, threads
 from .structs import Product
 
-FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.int4: 3}
+FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, INT4: 3}
 
 
 class PackedWeight:
@@ -68,4 +69,3 @@ class PackedWeight:
     def nbytes(self) -> int:
         """Bytes of the packed weight."""
         return self._packed.nbytes
-
