@@ -26,7 +26,7 @@ CANDIDATES = 64
 """The chain only chooses among this many tokens a row: the head runs once, not once for each step of the chain."""
 
 DRAFT_VOCABULARY = 1 << 14
-"""Drafts come from the first tokens of larger vocabularies: in a BPE vocabulary, merges are ordered by how common they are.
+"""Drafts come from the first tokens of larger vocabularies: BPE numbers its merges by how common they are.
 
 Nineteen of twenty tokens of an answer are among them, and the head costs a third or less.
 """
