@@ -15,7 +15,8 @@ from typing import Any
 REQUIREMENTS = {
     "trifolium": (),
     "llamacpp": ("xllamacpp==2026.10.11549",),
-    "transformers": ("transformers==5.24.0", "gguf==0.19.0"),
+    # transformers reads GGUF files only with accelerate
+    "transformers": ("transformers==5.24.0", "gguf==0.19.0", "accelerate==1.15.0"),
     "diffusers": ("diffusers==0.42.0",),
 }
 FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimddp")

@@ -107,7 +107,7 @@ def prefix_hit(results: Results) -> Finding:
 
 TARGETS = (
     Target("chat", "One request, `verified`, chat, against llama.cpp", 1.7, one_request("chat", "int8-verified")),
-    Target("extract", "One request, `verified`, copying, against llama.cpp", 4.0, one_request("extract", "int8-verified")),
+    Target("extract", "One request, `verified`, copying, against it", 4.0, one_request("extract", "int8-verified")),
     Target("sixteen", "16 requests at once, `verified`, chat, against llama.cpp's total", 8.0, sixteen),
     Target("never-below", "`verified` against our own `ar`, at any load", 1.0, never_below),
     Target("ar", "Our `ar` against llama.cpp, one request, chat", 1.0, one_request("chat", "int8-ar")),

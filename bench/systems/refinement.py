@@ -54,8 +54,12 @@ class Denoiser(nn.Module):
         self._runner = Runner(lm.model)
         self.mask_id = lm.model.config.vocab_size
         """One past the vocabulary: no token of the model's own stands for a mask."""
-        self.register_buffer("_device", torch.empty(0))
         self.start_over()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the pipeline puts its sequence."""
+        return self._lm.model.embed.weight.device
 
     def start_over(self) -> None:
         """Forget the last answer."""
