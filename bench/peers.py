@@ -58,7 +58,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--loads", nargs="+", type=int, choices=LOADS, default=LOADS, help="requests at once")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--rounds", type=int, help="repeats, at most (3; 1 with --quick)")
-    parser.add_argument("--minutes", type=float, default=24.0, help="start no turn that would end later")
+    parser.add_argument("--minutes", type=float, default=21.0, help="start no turn that would end later")
     parser.add_argument("--all", action="store_true", help="every workload at every load: hours")
     parser.add_argument("--quick", action="store_true", help="one short prompt of each kind: does it run?")
     parser.add_argument("--fresh", action="store_true", help="put an older journal aside")
@@ -96,13 +96,13 @@ def walk(turns: Sequence[Turn], runner: Runner, journal: Journal, seconds: float
 
     A turn's time is guessed from the same turn of the round before; one of the first round starts if any time is left.
     """
-    end, took, left_out = time.monotonic() + seconds, dict[tuple[str, int], float](), 0
+    end, took, left_out = time.monotonic() + seconds, dict[tuple[str, int, bool], float](), 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("measuring", total=sum(len(turn.cells) for turn in turns))
         for turn in turns:
             waiting = [cell.key for cell in turn.cells if not journal.done(cell.key)]
-            place = (turn.process, turn.load)
+            place = (turn.process, turn.load, turn.lengthy)
             progress.advance(bar, len(turn.cells) - len(waiting))
             if not waiting:
                 continue

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,23 @@ PEOPLE = ("Ana Lopes", "Bram Peeters", "Carla Ricci", "Daan Visser", "Eva Novak"
           "Hugo Martin", "Ines Costa", "Jonas Berg", "Karin Holm", "Luca Conti", "Mira Tamm", "Nils Dahl")  # fmt: skip
 
 SNIPPETS = (
+    ("node", "entry", """def find(head, key):
+    node = head
+    steps = 0
+    while node is not None:
+        if node.key == key:
+            return node.value, steps
+        node = node.next
+        steps += 1
+    raise KeyError(key)"""),
+    ("words", "tokens", """def most_common(text, limit):
+    words = text.lower().split()
+    counts = {}
+    for word in words:
+        counts[word] = counts.get(word, 0) + 1
+    ranked = sorted(counts, key=counts.get, reverse=True)
+    print(len(words))
+    return ranked[:limit]"""),
     ("total", "amount", """def add_up(items):
     total = 0
     for item in items:
@@ -178,23 +196,6 @@ SNIPPETS = (
     if len(buf) == 0:
         raise EOFError("nothing to read")
     return bytes(buf)"""),
-    ("node", "entry", """def find(head, key):
-    node = head
-    steps = 0
-    while node is not None:
-        if node.key == key:
-            return node.value, steps
-        node = node.next
-        steps += 1
-    raise KeyError(key)"""),
-    ("words", "tokens", """def most_common(text, limit):
-    words = text.lower().split()
-    counts = {}
-    for word in words:
-        counts[word] = counts.get(word, 0) + 1
-    ranked = sorted(counts, key=counts.get, reverse=True)
-    print(len(words), "words were read")
-    return ranked[:limit]"""),
 )  # fmt: skip
 
 WATCHES = ("The pumps were tested and found dry.", "A fishing boat passed at two miles and was greeted.",
@@ -215,47 +216,31 @@ def questions(name: str, text: str) -> Iterator[dict[str, Any]]:
 
 
 def extractions() -> Iterator[dict[str, Any]]:
-    """Four kinds, in turn: copy matching lines, rename in code, repeat a table with one change, correct one word."""
+    """Four kinds, in turn: a list, the first lines of a log, the text of an e-mail, code with one name changed."""
     for i in range(16):
         draw = random.Random(1000 + i)
-        kind = i % 4
+        kind, sentences = i % 4, draw.sample(WATCHES, 9)
+        sender, receiver = draw.sample(PEOPLE, 2)
         if kind == 0:
-            town = draw.choice(TOWNS)
-            picked = draw.sample(GOODS, 14)
-            lines = [
-                f"Order {draw.randint(1000, 9999)}: {draw.randint(1, 9)} x {item}, ship to "
-                f"{town if n % 2 else draw.choice([t for t in TOWNS if t != town])}, for {draw.choice(PEOPLE)}"
-                for n, item in enumerate(picked)
-            ]
-            wanted = "\n".join(line for line in lines if f"ship to {town}," in line)
-            ask = f"Copy every line below that ships to {town}, word for word, and nothing else.\n\n" + "\n".join(lines)
+            wanted = "\n".join(
+                f"{item}: {draw.randint(2, 99)}.{draw.randint(10, 99)}, stored in {draw.choice(TOWNS)}"
+                for item in draw.sample(GOODS, 8)
+            )
+            ask = f"Repeat the following list word for word.\n\n{wanted}"
         elif kind == 1:
-            old, new, code = SNIPPETS[(i // 4) % len(SNIPPETS)]
+            lines = [f"Monday {8 + n}:00, {sender}: {sentence}" for n, sentence in enumerate(sentences)]
+            wanted = "\n".join(lines[:6])
+            ask = "\n".join(lines) + "\n\nRepeat the first six lines of this log word for word."
+        elif kind == 2:
+            wanted = " ".join(sentences)
+            head = f"From: {sender}\nTo: {receiver}\nSubject: The week"
+            ask = f"Extract the message from this e-mail and repeat it word for word.\n\n{head}\n\n{wanted}"
+        else:
+            old, new, code = SNIPPETS[i // 4]
             ask = f"Rewrite this Python function with the variable `{old}` renamed to `{new}`. Change nothing else.\n\n"
             ask += f"```python\n{code}\n```"
-            wanted = rename(code, old, new)
-        elif kind == 2:
-            rows = [
-                f"| {item} | {draw.randint(2, 99)}.{draw.randint(10, 99)} | {draw.choice(TOWNS)} |"
-                for item in draw.sample(GOODS, 10)
-            ]
-            table = "\n".join(["| item | price | stored in |", "| --- | --- | --- |", *rows])
-            wanted = table
-            ask = f"Repeat this table exactly as it is, with all of its rows.\n\n{table}"
-        else:
-            person = draw.choice(PEOPLE)
-            sentences = draw.sample(WATCHES, 8)
-            text = f"{person} wrote: " + " ".join(sentences)
-            ask = f"Repeat the following report word for word.\n\n{text}"
-            wanted = text
+            wanted = re.sub(rf"\b{old}\b", new, code)
         yield conversation(f"extract-{i + 1:02}", ask, expected=wanted)
-
-
-def rename(code: str, old: str, new: str) -> str:
-    """The code with whole words replaced."""
-    import re
-
-    return re.sub(rf"\b{old}\b(?!\")", new, code)
 
 
 def logbook(seed: int, entries: int) -> tuple[str, list[tuple[str, str]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ WORKLOADS = (
     Workload("prefix", "one 4k document, four questions", 12, 4, (1,), 1, ("llamacpp", "int8-verified")),
 )  # fmt: skip
 PARTS = (*(w.name for w in WORKLOADS), "context", "rows", "overhead")
+LENGTHY = ("long", "prefix", "context", "rows", "overhead")
+"""Parts that have turns of their own, so that the turns of the others come closer together."""
 CONTEXT_SYSTEMS = ("llamacpp", "int8-ar", "int8-verified")
 
 
@@ -112,6 +115,7 @@ class Turn:
 
     round: int
     load: int
+    lengthy: bool
     process: str
     program: str
     cells: tuple[Cell, ...]
@@ -159,17 +163,24 @@ def cells_of(choice: Choice, round: int, load: int) -> list[Cell]:
 
 
 def turns_of(choice: Choice) -> list[Turn]:
-    """All turns, in order: rounds, loads, processes. One request and 16 come first: most targets are about them."""
+    """All turns in order: rounds, what the targets are about before the rest, loads, processes.
+
+    Where time ends a run, what comes last is missing.
+    """
     turns: list[Turn] = []
     order = sorted(choice.loads, key=lambda load: (load not in (1, 16), load))
     for round in range(1, choice.rounds + 1):
-        for load in order:
-            cells = cells_of(choice, round, load)
+        for main, load, lengthy in product((True, False), order, (False, True)):
+            cells = [
+                cell
+                for cell in cells_of(choice, round, load)
+                if (cell.system.rounds is None) is main and (cell.part in LENGTHY) is lengthy
+            ]
             names = list(dict.fromkeys(cell.system.process for cell in cells))
-            turn = (round - 1) % len(names) if names else 0
-            for name in (*names[turn:], *names[:turn]):
+            first = (round - 1) % len(names) if names else 0
+            for name in (*names[first:], *names[:first]):
                 own = tuple(cell for cell in cells if cell.system.process == name)
-                turns.append(Turn(round, load, name, own[0].system.program, own))
+                turns.append(Turn(round, load, lengthy, name, own[0].system.program, own))
     return turns
 
 

@@ -96,6 +96,17 @@ def agreement(texts: Mapping[str, str], reference: Mapping[str, str]) -> tuple[f
     return equal, begin
 
 
+def copied(text: str, prompt: str, size: int = 4) -> float | None:
+    """Share of an answer's runs of `size` words that stand in the prompt; None for shorter answers."""
+    own, known = _runs(text, size), set(_runs(prompt, size))
+    return sum(run in known for run in own) / len(own) if own else None
+
+
+def _runs(text: str, size: int) -> list[tuple[str, ...]]:
+    words = text.split()
+    return [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
+
+
 def _common(a: str, b: str) -> int:
     """Characters that both begin with."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

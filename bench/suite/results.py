@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .journal import Journal
-from .matrix import BY_NAME, WORKLOADS
-from .measures import Numbers, agreement, deliveries, median_of, numbers_of, spread_of
+from .matrix import BY_NAME, WORKLOADS, prompts
+from .measures import Numbers, agreement, copied, deliveries, median_of, numbers_of, spread_of
 
 Where = tuple[int, str, str]
 """(load, part, system)"""
@@ -65,6 +65,17 @@ class Results:
             measured = self.cells.setdefault((int(load), part, system), Measured())
             measured.rounds[int(round)] = numbers_of(record)
             measured.texts = measured.texts or {a["id"]: a["text"] for a in record["answers"]}
+
+    def copied(self, load: int, part: str) -> float | None:
+        """How much of the answers stands in the prompts, over all systems of a place: their median."""
+        asked = {prompt.id: prompt.messages[-1]["content"] for prompt in prompts(part)}
+        shares = [
+            share
+            for name in self.systems(load, part)
+            for id, text in self.cells[load, part, name].texts.items()
+            if (share := copied(text, asked[id])) is not None
+        ]
+        return statistics.median(shares) if shares else None
 
     def systems(self, load: int, part: str) -> list[str]:
         """Who was measured there, in the matrix's order."""

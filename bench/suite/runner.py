@@ -115,7 +115,7 @@ class Runner:
         with tempfile.TemporaryDirectory(prefix="trifolium-bench-") as name:
             job, out = Path(name) / "job.json", Path(name) / "out.jsonl"
             job.write_text(json.dumps(self._job(turn, cells).as_dict()))
-            log = self._logs / f"{turn.round}-{turn.load}-{turn.process}.log"
+            log = self._logs / f"{turn.round}-{turn.load}-{turn.process}{'-lengthy' * turn.lengthy}.log"
             with log.open("wb") as stream:
                 command = [str(python), "-m", "systems.worker", str(job), str(out)]
                 process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, env=self._environment())

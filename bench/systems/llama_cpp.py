@@ -48,7 +48,13 @@ class LlamaCpp:
             "slots": job.slots,
             "positions_per_slot": job.positions,
             "drafts": name,
+            **self._draft_facts(params, name),
         }
+
+    @staticmethod
+    def _draft_facts(params: Any, name: str) -> dict[str, int]:
+        found = params.speculative.ngram_simple
+        return {"match": found.size_n, "draft_length": found.size_m} if name == "ngram" else {}
 
     def template_tokens(self, messages: Sequence[dict[str, str]]) -> int | None:
         wish = {"messages": list(messages), "max_tokens": 1, "temperature": 0}
