@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -123,4 +122,4 @@ def tell(key: str, journal: Journal, progress: Progress, bar: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -20,6 +20,7 @@ class Journal:
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
         self._path = path
+        self.identity: dict[str, Any] = {}
         self.records: dict[str, Record] = {}
         self.sessions: list[Record] = []
         if path.exists():
@@ -41,7 +42,7 @@ class Journal:
         if not path.exists():
             raise JournalError(f"{path} does not exist: nothing has been measured yet")
         journal = cls.__new__(cls)
-        journal._path, journal.records, journal.sessions = path, {}, []
+        journal._path, journal.identity, journal.records, journal.sessions = path, {}, {}, []
         journal._read()
         return journal
 

@@ -22,7 +22,7 @@ from .matrix import CONTEXT_TOKENS, CONTEXTS, WORKLOADS, Cell, Turn, prompts
 
 BENCH = Path(__file__).parent.parent
 WARM_UP = ({"role": "user", "content": "Name a colour, a fruit and a river, and say which of them you like best."},)
-PATIENCE = 1200.0
+PATIENCE = 600.0
 """Seconds after which a turn is given up."""
 
 

@@ -43,15 +43,15 @@ class Arrivals(BaseStreamer):  # type: ignore[misc]
     def __init__(self) -> None:
         self.started = time.perf_counter()
         self.times: list[tuple[float, int]] = []
-        self._prompt_seen = False
+        self._rows = 0
+        """Of the batch; 0 until the prompt has been shown."""
 
     def put(self, value: torch.Tensor) -> None:
-        if self._prompt_seen:
-            count = 1 if value.ndim == 1 and self.rows > 1 else value.shape[-1]
+        if self._rows:
+            count = 1 if self._rows > 1 else value.shape[-1]
             self.times.append((time.perf_counter() - self.started, count))
         else:
-            self.rows = value.shape[0]
-        self._prompt_seen = True
+            self._rows = value.shape[0]
 
     def end(self) -> None:
         pass

@@ -85,9 +85,11 @@ class LlamaCpp:
             "prompt": list(ask.prompt), "n_predict": ask.max_tokens, "temperature": 0, "samplers": ["temperature"],
             "stream": True, "ignore_eos": ask.ignore_eos,
         }  # fmt: skip
-        self._server.handle_completions(
-            wish, lambda event: events.append((time.perf_counter() - started, event)) and None
-        )
+
+        def note(event: dict[str, Any]) -> None:
+            events.append((time.perf_counter() - started, event))
+
+        self._server.handle_completions(wish, note)
         last = events[-1][1]
         if "timings" not in last:
             raise RuntimeError(f"llama.cpp ended a stream with {last}")

@@ -38,7 +38,7 @@ class Host:
         """A variant is called dtype-mode, or dtype-mode-drafts."""
         dtype, mode, *drafts = name.split("-")
         if dtype not in self._models:
-            self._models[dtype] = trifolium.load(self._job.model, dtype=dtype, progress=False)
+            self._models[dtype] = trifolium.load(self._job.model, dtype=dtype, progress=False)  # type: ignore[arg-type]
         options = {"mode": mode, **({"drafts": drafts[0]} if drafts else {})}
         return Trifolium(self._models[dtype], options, self._job)
 
@@ -62,7 +62,7 @@ class Trifolium:
 
     def _new_engine(self) -> Engine:
         known = inspect.signature(Engine).parameters
-        limits = {"max_running": self._job.slots} if "max_running" in known else {}
+        limits: dict[str, Any] = {"max_running": self._job.slots} if "max_running" in known else {}
         return Engine(self._lm.model, self._lm.tokenizer, **limits)
 
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
