@@ -51,9 +51,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=BENCH / "out" / "peers", help="the journal's folder")
     parser.add_argument("--model", default="smollm2-135m", help="shelf name; the peers need its GGUF file")
     parser.add_argument("--systems", nargs="+", default=[], help="of: " + ", ".join(s.name for s in SYSTEMS))
-    parser.add_argument(
-        "--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help="of: " + ", ".join(PARTS)
-    )
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help="of: " + ", ".join(PARTS))
     parser.add_argument("--loads", nargs="+", type=int, choices=LOADS, default=LOADS, help="requests at once")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--rounds", type=int, help="repeats, at most (3; 1 with --quick)")
@@ -65,6 +63,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.systems if name not in BY_NAME]:
         parser.error(f"unknown systems: {', '.join(unknown)} (known: {', '.join(BY_NAME)})")
+    options.only = options.only or [part for part in PARTS if not (options.quick and part in ("long", "prefix"))]
     return options
 
 

@@ -195,9 +195,13 @@ def growth(results: Results, pictures: Sequence[tuple[str, str]], notes: Path) -
         parts += [*_shown(pictures, "rows"), note(notes, "pass")]
     if results.overheads:
         shares = ("runner", "proposer", "scheduler")
-        lines = ["| system | requests | ms a step | the model's pass | proposals | scheduling |", "| --- " * 6 + "|"]
+        lines = [
+            "| system | requests | ms a step | the model's pass | proposals | choosing the batch | all else |",
+            "| --- " * 7 + "|",
+        ]
         for name, found in results.overheads.items():
             cells = [f"{found[f'{share}_share']:.1%}" if f"{share}_share" in found else "" for share in shares]
+            cells.append(f"{1 - sum(found.get(f'{share}_share', 0) for share in shares):.1%}")
             lines.append(f"| {title(name)} | {found['requests']} | {found['ms_per_step']:.1f} | {' | '.join(cells)} |")
         parts += ["## Where a step's time goes", "\n".join(lines)]
     if results.prefixes:

@@ -98,11 +98,8 @@ class Trifolium:
     def _overhead(self) -> dict[str, Any]:
         """Shares of the steps' time by part of the engine, while as many requests run as there are slots."""
         engine, seconds = self._engine, defaultdict[str, float](float)
-        for part, names in {
-            "_scheduler": ("next", "retire"),
-            "_runner": ("run", "prefill"),
-            "_proposer": ("propose",),
-        }.items():
+        parts = {"_runner": ("run", "prefill"), "_proposer": ("propose",), "_scheduler": ("next", "retire")}
+        for part, names in parts.items():
             target = getattr(engine, part)
             for name in names:
                 setattr(target, name, timed(getattr(target, name), part.strip("_"), seconds))

@@ -113,7 +113,14 @@ def test_ratios_are_of_one_round(tmp_path: Path) -> None:
 def test_growth_and_hits_reach_the_page(tmp_path: Path) -> None:
     rows = [{"rows": 1, "plain_ms": 10.0}, {"rows": 64, "plain_ms": 30.0, "fused_ms": 13.0}]
     facts = {"template_tokens": {"theirs": None, "ours": 5}}
-    shares = {"requests": 64, "steps": 9, "ms_per_step": 80.0, "scheduler_share": 0.04, "runner_share": 0.9}
+    shares = {
+        "requests": 64,
+        "steps": 9,
+        "ms_per_step": 80.0,
+        "scheduler_share": 0.04,
+        "runner_share": 0.9,
+        "proposer_share": 0.06,
+    }
     questions = [answer(f"prefix-{i}", [(at, 1)], 1) for i, at in enumerate((5.0, 0.2, 0.1, 0.3))]
     found = results(
         tmp_path,
@@ -123,7 +130,9 @@ def test_growth_and_hits_reach_the_page(tmp_path: Path) -> None:
         ("1/1/context/int8-ar", record(9.0, answer("context-512", [(1.0, 1), (1.2, 2), (1.4, 2)], 5))),
     )  # fmt: skip
     values = {t.slug: t.measure(found).value for t in import_module("suite.targets").TARGETS}
-    assert values["rows"] == 1.3 and values["scheduler"] == 0.04 and values["prefix"] == pytest.approx(0.04)
+    assert (
+        values["rows"] == 1.3 and values["scheduler"] == pytest.approx(0.04) and values["prefix"] == pytest.approx(0.04)
+    )
     assert found.contexts["int8-ar"][0]["ms_per_token"] == pytest.approx(100)
     assert found.contexts["int8-ar"][0]["ms_per_delivery"] == pytest.approx(200)
     page = import_module("suite.page").write(found, tmp_path / "docs", tmp_path / "docs" / "pictures")
