@@ -25,7 +25,8 @@ lint: setup  ## Check style and types
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: setup  ## Measure the modes side by side, layers at the 35B shapes, passes over long contexts
+bench: setup  ## Measure beside peers (docs/benchmarks.md), the modes, layers at the 35B shapes, passes over long contexts
+	$(PY) bench/peers.py --docs docs
 	$(PY) bench/report.py
 	$(PY) bench/layers_35b.py
 	$(PY) bench/context.py

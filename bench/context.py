@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from frames import frame, lines
 from rich.console import Console
 from rich.progress import Progress
 
@@ -141,22 +142,13 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Pass times and state sizes over the context, on logarithmic axes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (times, sizes) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
-    context = [r["context"] for r in rows]
-    times.plot(context, [r["plain_ms"] for r in rows], "o-", label="plain pass")
-    times.plot(context, [r["fused_ms"] for r in rows], "o-", label="fused pass")
-    sizes.plot(context, [r["attention_bytes"] / 1e6 for r in rows], "o-", label="attention layers")
-    sizes.plot(context, [r["delta_net_bytes"] / 1e6 for r in rows], "o-", label="delta-net layers")
-    for axis, title in ((times, "Time of a pass, ms"), (sizes, "State of a request, MB")):
-        axis.set(xscale="log", yscale="log", xlabel="context, tokens", title=title)
-        axis.legend(frameon=False)
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
+    columns = {key: [(r["context"], r[key]) for r in rows] for key in rows[0]}
+    sizes = {name: [(n, size / 1e6) for n, size in columns[f"{name}_bytes"]] for name in ("attention", "delta_net")}
+    passes = {"plain pass": columns["plain_ms"], "fused pass": columns["fused_ms"]}
+    states = {"attention layers": sizes["attention"], "delta-net layers": sizes["delta_net"]}
+    with frame(path, 2) as (left, right):
+        lines(left, passes, "Time of a pass, ms", "context, tokens", log="xy")
+        lines(right, states, "State of a request, MB", "context, tokens", log="xy")
 
 
 if __name__ == "__main__":

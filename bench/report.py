@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from frames import bars, frame
 from rich.console import Console
 from rich.progress import Progress
 
@@ -97,23 +98,11 @@ def markdown(machine: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Tokens per pass and speed as bars."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained", sharey=True)
     names = [f"{row['dtype']}: {name_of(row)}" for row in rows]
-    for axis, key, title in zip(
-        axes, ("tokens_per_pass", "speed_against_ar"), ("Tokens per pass", "Speed against ar"), strict=True
-    ):
-        bars = axis.barh(names, [row[key] for row in rows], color="#1d6fa5")
-        axis.bar_label(bars, fmt="%.2f", padding=3)
-        axis.set_title(title)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.axvline(1.0, color="#9aa5b1", lw=1)
-    axes[0].invert_yaxis()
-    figure.savefig(path, dpi=130)
+    titles = {"tokens_per_pass": "Tokens per pass", "speed_against_ar": "Speed against ar"}
+    with frame(path, 2, sharey=True) as axes:
+        for axis, (key, title) in zip(axes, titles.items(), strict=True):
+            bars(axis, names, [row[key] for row in rows], title, reference=1.0)
 
 
 if __name__ == "__main__":
