@@ -18,7 +18,7 @@ import torch
 
 from . import dtypes
 from .checkpoint import Checkpoint, Shelf, check_base, load_adapter, open_checkpoint
-from .checkpoint.prepared import PreparedWeights, Products, dequantised
+from .checkpoint.prepared import PreparedWeights, Products
 from .config import DecodeConfig, ModelConfig, SamplingParams
 from .dtypes import DTypeName
 from .engine import MAX_ROWS, Engine, Event, FinishedEvent, Handle, Request, Result
@@ -158,7 +158,7 @@ def load(
     notes: list[str] = []
     products = products_of(network)
     weights = PreparedWeights.default().tensors(checkpoint, dtypes.as_torch(chosen), products, notes.append)
-    network.fill(dequantised(weights, products), dtypes.as_torch(chosen))
+    network.fill(weights, dtypes.as_torch(chosen))
     network.requires_grad_(False)
     tokenizer = checkpoint.tokenizer()
     seconds = time.perf_counter() - started

@@ -16,9 +16,11 @@ from random_models import tiny_hybrid
 from tiny_checkpoints import random_tensors, tiny_config, write_gguf
 from trifolium.api import products_of
 from trifolium.checkpoint import Checkpoint, open_checkpoint, prepared, safetensors_file, write_hf
-from trifolium.checkpoint.prepared import PreparedWeights, Products, dequantised
-from trifolium.errors import ConfigError
+from trifolium.checkpoint.prepared import PreparedWeights, Products
+from trifolium.errors import ConfigError, TensorMismatchError
+from trifolium.evaluate.fidelity import commit_logits
 from trifolium.model import Transformer
+from trifolium.model.linear import Linear
 from trifolium.ops.linear.quantised import QuantisedWeight, quantise
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int8]
@@ -85,26 +87,43 @@ def test_kept_weights_are_those_of_the_checkpoint(
     assert len(files(weights)) == (checkpoint.format == "gguf" or dtype == torch.int8)
 
 
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_model_filled_from_them_is_the_same_model(
-    weights: PreparedWeights, checkpoint: Checkpoint, dtype: torch.dtype
+    weights: PreparedWeights,
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    native: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fill(tensors: Iterator) -> dict[str, torch.Tensor]:
-        model = Transformer(checkpoint.config)
-        model.fill(tensors)
-        return dict(model.named_parameters())
+    """Bit for bit, whether the weights were made just now or found."""
+    if not native:
+        monkeypatch.setattr("trifolium.ops.native.available", lambda: False)
 
-    originals = fill(checkpoint.tensors(torch.float32))
-    ours = products(checkpoint)
+    def logits(tensors: Iterator) -> torch.Tensor:
+        model = Transformer(checkpoint.config)
+        model.fill(tensors, dtype)
+        assert all(m.quantised is None and m.kernel is not None for m in model.modules() if isinstance(m, Linear))
+        with torch.inference_mode():
+            return commit_logits(model, model.new_state(), [3, 1, 4, 1, 5])
+
+    expected = logits(checkpoint.tensors(torch.float32))
     for _ in range(2):
-        found = fill(dequantised(weights.tensors(checkpoint, dtype, ours, Notes()), ours))
-        for name, original in originals.items():
-            if name not in ours.names:
-                assert torch.equal(found[name], original)
-            elif dtype == torch.int8:
-                assert equal(quantise(found[name]), quantise(original))
-            else:
-                assert torch.equal(found[name], original.to(dtype))
+        assert torch.equal(logits(weights.tensors(checkpoint, dtype, products(checkpoint), Notes())), expected)
+
+
+def test_quantised_weights_fill_a_plain_model(weights: PreparedWeights, tmp_path: Path) -> None:
+    """For a model that isn't packed they are dequantised; shapes and names are checked as ever."""
+    checkpoint = tied(tmp_path)
+    model = Transformer(checkpoint.config)
+    _, kept = take(weights, checkpoint)
+    model.fill(kept.items())
+    name = "layers.1.ffn.down.weight"
+    assert torch.equal(model.get_parameter(name), kept[name].dequantise())
+    assert torch.equal(model.embed.weight, kept["embed.weight"])
+    kept[name] = quantise(torch.zeros(3, 5))
+    with pytest.raises(TensorMismatchError, match=r"layers\.1\.ffn\.down\.weight is \(3, 5\)"):
+        Transformer(checkpoint.config).fill(kept.items(), torch.int8)
 
 
 def test_a_dtype_that_only_kernels_know_is_kept_in_float32(weights: PreparedWeights, tmp_path: Path) -> None:

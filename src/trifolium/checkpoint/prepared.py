@@ -203,13 +203,6 @@ class PreparedWeights:
         return sorted(found, key=lambda path: path.stat().st_mtime_ns)
 
 
-def dequantised(weights: Iterator[tuple[str, Weight]], products: Products) -> Iterator[tuple[str, torch.Tensor]]:
-    """Plain tensors, which `quantise` turns into the same integers and scales again; a tied head is the embedding."""
-    for name, weight in weights:
-        if name != products.tied_head:
-            yield name, weight.dequantise() if isinstance(weight, QuantisedWeight) else weight
-
-
 def _find(path: Path, wanted: Wanted, note: Note) -> dict[str, torch.Tensor] | None:
     """The file's tensors, mapped at once, so that removing the file later does no harm. None if it can't be used."""
     if not path.is_file():

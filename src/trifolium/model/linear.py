@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..ops.linear import LinearKernel, linear_kernel
+from ..ops.linear.quantised import QuantisedWeight
 
 
 class LowRank(nn.Module):
@@ -40,6 +41,8 @@ class Linear(nn.Module):
         self.precise = precise
         self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
+        self.quantised: QuantisedWeight | None = None
+        """The weight, where it came quantised, until it is packed."""
         self.kernel: LinearKernel | None = None
 
     def pack(self, dtype: torch.dtype, *, keep: bool) -> None:
@@ -48,7 +51,8 @@ class Linear(nn.Module):
         weight = self.weight.data
         if self.precise:
             dtype = torch.float32
-        self.kernel = linear_kernel(weight, bias, dtype)
+        self.kernel = linear_kernel(weight if self.quantised is None else self.quantised, bias, dtype)
+        self.quantised = None
         if not keep:
             self.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
 

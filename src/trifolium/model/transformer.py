@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from ..config import ModelConfig
 from ..errors import TensorMismatchError
 from ..ops.formats import INT4
+from ..ops.linear.quantised import QuantisedWeight
 from .adapter import Adapter, LayerDeltas
 from .attention import Angles, Attention, AttentionContext
 from .blocks import Blocks
@@ -120,26 +121,36 @@ class Transformer(nn.Module):
         chained = self.adapter is not None and self.adapter.chain is not None
         return module is self.head and (self.config.tie_embeddings or chained)
 
-    def fill(self, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None = None) -> None:
+    def fill(self, tensors: Iterable[tuple[str, Tensor | QuantisedWeight]], dtype: torch.dtype | None = None) -> None:
         """Take every weight from (name, float32 tensor) pairs; pack each product for `dtype` as soon as it is complete.
 
+        For int8 a product's weight may come quantised; a tied head may then come too, under its own name.
         So no more than one plain weight is held beside the packed ones. Attach an adapter before, if there is one.
         None packs nothing. Raises TensorMismatchError that lists missing, unexpected and mis-shaped tensors.
         """
         self._programmed = False
         wanted = {name: p for name, p in self.named_parameters() if not name.startswith("adapter.")}
         faults = []
-        for name, tensor in tensors:
+        for name, given in tensors:
+            tied = self.config.tie_embeddings and name == "head.weight"
+            if isinstance(given, QuantisedWeight) and tied:
+                self.head.quantised = given
+                continue
             if name not in wanted:
                 faults.append(f"unexpected {name}")
                 continue
             parameter = wanted.pop(name)
-            if parameter.shape != tensor.shape:
-                faults.append(f"{name} is {tuple(tensor.shape)}, expected {tuple(parameter.shape)}")
+            if parameter.shape != given.shape:
+                faults.append(f"{name} is {tuple(given.shape)}, expected {tuple(parameter.shape)}")
                 continue
-            parameter.data = tensor
             owner = name.rpartition(".")[0]
             module = self.get_submodule(owner)
+            if not isinstance(given, QuantisedWeight):
+                parameter.data = given
+            elif isinstance(module, Linear) and dtype == torch.int8:
+                module.quantised, parameter.data = given, parameter.new_empty(0)
+            else:
+                parameter.data = given.dequantise()
             if dtype is not None and isinstance(module, Linear | Experts):
                 own = [part for part, _ in module.named_parameters(recurse=False)]
                 if not any(f"{owner}.{part}" in wanted for part in own):

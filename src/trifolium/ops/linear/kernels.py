@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from .. import native
 from ..formats import INT4
 from ..native.packed import PackedWeight
-from .quantised import quantise, quantise_groups
+from .quantised import QuantisedWeight, quantise, quantise_groups
 
 ALIGN = 16
 """Floats of one cache line."""
@@ -45,7 +45,7 @@ class PackedLinear:
     exact = True
     tiled = False
 
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
+    def __init__(self, weight_OI: Tensor | QuantisedWeight, bias_O: Tensor | None, dtype: torch.dtype) -> None:
         self.packed = pack_weight(weight_OI, bias_O, dtype)
 
     def __call__(self, x_NI: Tensor, num_commit: int, tile: int | None) -> Tensor:
@@ -56,11 +56,11 @@ class PackedLinear:
         return self.packed.nbytes
 
 
-def pack_weight(weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> PackedWeight:
-    """A weight in float32, bfloat16, int8 or int4 for the native kernels."""
+def pack_weight(weight_OI: Tensor | QuantisedWeight, bias_O: Tensor | None, dtype: torch.dtype) -> PackedWeight:
+    """A weight in float32, bfloat16, int8 or int4 for the native kernels; for int8 it may be quantised already."""
     inputs = weight_OI.shape[1]
-    if dtype == torch.int8:
-        weight = quantise(weight_OI)
+    if isinstance(weight_OI, QuantisedWeight) or dtype == torch.int8:
+        weight = weight_OI if isinstance(weight_OI, QuantisedWeight) else quantise(weight_OI)
         return PackedWeight(weight.values, (weight.scale,), inputs, dtype, bias_O)
     if dtype == INT4:
         groups = quantise_groups(weight_OI)
@@ -127,8 +127,8 @@ class Int8Linear:
     exact = True
     tiled = False
 
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
-        weight = quantise(weight_OI)
+    def __init__(self, weight_OI: Tensor | QuantisedWeight, bias_O: Tensor | None) -> None:
+        weight = weight_OI if isinstance(weight_OI, QuantisedWeight) else quantise(weight_OI)
         q, self.scale = weight.values, weight.scale
         self.limit, self.zero = (127, 128) if has_int8_dot_products() else (63, 64)
         self.bias = bias_O
@@ -160,14 +160,14 @@ class Int8Linear:
         return self.size
 
 
-def linear_kernel(weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> LinearKernel:
+def linear_kernel(weight_OI: Tensor | QuantisedWeight, bias_O: Tensor | None, dtype: torch.dtype) -> LinearKernel:
     """The kernel of a weight in float32, bfloat16, int8 or int4: the native one where there is a compiler.
 
     Without one, int4 keeps its values and computes in float32.
     """
     if native.available() and weight_OI.device.type == "cpu":
         return PackedLinear(weight_OI, bias_O, dtype)
-    if dtype == torch.int8:
+    if isinstance(weight_OI, QuantisedWeight) or dtype == torch.int8:
         return Int8Linear(weight_OI, bias_O)
     if dtype == INT4:
         return FloatLinear(quantise_groups(weight_OI).dequantise(), bias_O, torch.float32)

@@ -32,6 +32,11 @@ class QuantisedWeight:
         return self.values.shape
 
     @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.values.device
+
+    @property
     def nbytes(self) -> int:
         """Bytes of integers and scales."""
         return self.values.nbytes + self.scale.nbytes
