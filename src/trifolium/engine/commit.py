@@ -15,6 +15,9 @@ from .proposals import Ask
 from .request import Live
 from .tree import MIN_BLOCK, Layout, choose
 
+_BARE = Layout(Draft(), (1.0,), ())
+"""The last emitted token and nothing else."""
+
 
 class VerifiedDecoder:
     """Decodes one request exactly as AR would. `block`: mask rows of a canvas, 0 for no previews."""
@@ -24,7 +27,7 @@ class VerifiedDecoder:
         self._book = book
         self._previews = previews
         self._block = block if previews is not None else 0
-        self._layout = Layout(Draft(), (1.0,), ())
+        self._layout = _BARE
 
     def plan(self, rows: int) -> Plan:
         live = self._live
@@ -35,7 +38,9 @@ class VerifiedDecoder:
         block = min(self._block, (rows - 1) // 2, live.max_positions - live.position - 1)
         block = block if block >= min(MIN_BLOCK, self._block) else 0
         useful = min(depth - 2, live.max_positions - live.position - 1 - block)
-        self._layout = layout = choose(draft, estimates, rows, block, useful)
+        # One row by itself, AR's pass, needs no choice.
+        bare = not draft.tokens and not block
+        self._layout = layout = _BARE if bare else choose(draft, estimates, rows, block, useful)
         blocks = tuple((row + 1, (MASK,) * block) for row in layout.previewed)
         tokens = (live.tokens[-1], *layout.draft.tokens)
         return Plan(tokens, len(tokens), blocks, layout.parents)
