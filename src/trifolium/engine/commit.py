@@ -16,6 +16,9 @@ from .proposals import Ask
 from .request import Live
 from .tree import Layout, choose
 
+_BARE = Layout(Draft(), (1.0,), ())
+"""The last emitted token and nothing else."""
+
 
 class VerifiedDecoder:
     """Decodes one request exactly as AR would. `block`: mask rows of a canvas, 0 for no previews."""
@@ -25,7 +28,7 @@ class VerifiedDecoder:
         self._book = book
         self._previews = previews
         self._block = block if previews is not None else 0
-        self._layout = Layout(Draft(), (1.0,), ())
+        self._layout = _BARE
 
     def plan(self, budget: Budget) -> Plan:
         live = self._live
@@ -36,7 +39,9 @@ class VerifiedDecoder:
         block = min(self._block, live.max_positions - live.position - 2)
         worths = self._previews.worths(block, budget) if self._previews is not None else [0.0]
         useful = min(depth - 2, live.max_positions - live.position - 1 - block)
-        self._layout = layout = choose(draft, estimates, budget, worths, useful)
+        # One row by itself, AR's pass, needs no choice.
+        bare = not draft.tokens and len(worths) == 1
+        self._layout = layout = _BARE if bare else choose(draft, estimates, budget, worths, useful)
         blocks = tuple((row + 1, (MASK,) * layout.block) for row in layout.previewed)
         tokens = (live.tokens[-1], *layout.draft.tokens)
         return Plan(tokens, len(tokens), blocks, layout.parents)

@@ -7,7 +7,7 @@ the youngest makes room where memory runs short. Nothing here changes what a req
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,16 +40,16 @@ class Job:
     """Rows of its last plan."""
     branch: int = 0
     """Where other prompts are known to go on differently: worth a snapshot."""
+    most: int = field(init=False)
+    """Positions that its state may ever need room for."""
+
+    def __post_init__(self) -> None:
+        self.most = self.live.prompt_tokens + self.live.limit
 
     @property
     def prompt_left(self) -> int:
         """Prompt tokens still to be prefilled."""
         return max(0, len(self.prompt) - self.live.state.length)
-
-    @property
-    def most(self) -> int:
-        """Positions that its state will ever hold: all but the last token of the longest answer are committed."""
-        return self.live.prompt_tokens + self.live.limit
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,7 @@ class Scheduler:
         self.retire()
         self._admit()
         self._fit()
-        prompts = [job for job in self._running if job.prompt_left]
-        decoding = [job for job in self._running if not job.prompt_left]
+        prompts, decoding = self._phases()
         if self._limits.mixed:
             parts = self._plans(decoding)
             used = sum(part.plan.rows for part in parts)
@@ -153,9 +152,16 @@ class Scheduler:
             self._prefilled_last = True
             if chunk := self._chunks(prompts, self._chunk, count=1):
                 return Batch(chunk, prefill=True)
-            decoding = [job for job in self._running if not job.prompt_left]
+            _, decoding = self._phases()
         self._prefilled_last = False
         return Batch(self._plans(decoding))
+
+    def _phases(self) -> tuple[list[Job], list[Job]]:
+        """Running requests whose prompts aren't computed yet, and those that decode."""
+        prompts, decoding = list[Job](), list[Job]()
+        for job in self._running:
+            (prompts if job.live.state.length < len(job.prompt) else decoding).append(job)
+        return prompts, decoding
 
     # Rows.
 
@@ -295,10 +301,11 @@ class Scheduler:
 
     def _growth(self) -> int:
         """Bytes that running requests need at most in the next pass, beyond what they hold."""
-        growth = 0
+        growth, rows = 0, self._limits.rows
         for job in self._running:
             state = job.live.state
-            growth += state.growth(min(state.length + self._limits.rows, job.most))
+            if state.length + rows > state.capacity:
+                growth += state.growth(min(state.length + rows, job.most))
         return growth
 
     def _room(self, needed: int) -> bool:
