@@ -133,7 +133,7 @@ class Transformer(nn.Module):
         faults = []
         for name, given in tensors:
             tied = self.config.tie_embeddings and name == "head.weight"
-            if isinstance(given, QuantisedWeight) and tied:
+            if isinstance(given, QuantisedWeight) and tied and self.head.weight.shape == given.shape:
                 self.head.quantised = given
                 continue
             if name not in wanted:
