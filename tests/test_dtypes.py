@@ -36,6 +36,13 @@ def test_the_table(machine: Machine, dense: str, hybrid: str) -> None:
         assert choose(config, machine).dtype == hybrid
 
 
+def test_four_bits_that_are_stored_are_kept() -> None:
+    machine = Machine(avx2=True, int8=True, native=True)
+    assert choose(DENSE, machine, four_bit=True).dtype == "int4"
+    assert choose(DENSE, Machine(avx2=True, int8=True), four_bit=True).dtype == "float32"
+    assert choose(HYBRID, machine, four_bit=True).dtype == "bfloat16"
+
+
 def test_every_machine_gets_a_dtype_and_a_reason() -> None:
     for features in itertools.product((False, True), repeat=5):
         choice = choose(DENSE, Machine(*features))

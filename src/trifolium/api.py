@@ -154,7 +154,7 @@ def load(
         network.adapter = read_adapter(Path(path), checkpoint)
     elif adapter is not None and checkpoint.config.preview is not None:
         network.adapter = native_adapter(checkpoint)
-    chosen = dtypes.resolve(dtype, checkpoint.config).dtype
+    chosen = dtypes.resolve(dtype, checkpoint.config, checkpoint.four_bit).dtype
     notes: list[str] = []
     products = products_of(network)
     weights = PreparedWeights.default().tensors(checkpoint, dtypes.as_torch(chosen), products, notes.append)

@@ -56,12 +56,15 @@ class Choice:
     why: str
 
 
-def choose(config: ModelConfig, machine: Machine) -> Choice:
-    """What `auto` stands for: the first line that holds (measured in docs/log.md and docs/hybrids.md).
+def choose(config: ModelConfig, machine: Machine, four_bit: bool = False) -> Choice:
+    """What `auto` stands for: the first line that holds (measured in docs/numbers.md, docs/log.md and docs/hybrids.md).
+
+    `four_bit`: the checkpoint stores its layers in four bits that int4 keeps exactly.
 
     | machine | model | dtype |
     | --- | --- | --- |
     | GPU | any | bfloat16 (untested) |
+    | native kernels | attention and dense layers, stored in Q4_1 | int4: the very weights, and the fewest bytes |
     | VNNI or AMX | any | int8: a 64-row pass costs little more than one row's |
     | AVX2 and native kernels | attention and dense layers only | int8: half of float32's time or less |
     | native kernels | delta-net layers or experts | bfloat16: exact there, and half of float32's bytes |
@@ -70,6 +73,8 @@ def choose(config: ModelConfig, machine: Machine) -> Choice:
     hybrid = "delta_net" in config.mixers or "experts" in config.feed_forwards
     if machine.cuda:
         return Choice("bfloat16", "the model runs on a GPU")
+    if machine.native and four_bit and not hybrid:
+        return Choice("int4", "the checkpoint's own four bits are kept, and the native kernels are compiled")
     if machine.dot8 and machine.int8:
         return Choice("int8", "the CPU sums int8 products in 32 bits")
     if machine.avx2 and machine.native and machine.int8 and not hybrid:
@@ -85,13 +90,13 @@ def check(name: str) -> None:
         raise ConfigError(f"unknown dtype {name!r}: choose auto, {', '.join(DTYPES)}")
 
 
-def resolve(name: str, config: ModelConfig) -> Choice:
+def resolve(name: str, config: ModelConfig, four_bit: bool = False) -> Choice:
     """The dtype called `name` for a model on this machine's CPU. Raises ConfigError for an unknown name."""
     check(name)
     for dtype in DTYPES:
         if dtype == name:
             return Choice(dtype, "asked for")
-    return choose(config, Machine.here())
+    return choose(config, Machine.here(), four_bit)
 
 
 def as_torch(name: DType) -> torch.dtype:

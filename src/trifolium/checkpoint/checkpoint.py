@@ -92,6 +92,11 @@ class Checkpoint:
         return self._reader.files
 
     @property
+    def four_bit(self) -> bool:
+        """Whether the layers' weights lose nothing in int4, since they are stored in such a format."""
+        return isinstance(self._reader, GgufReader) and self._reader.four_bit
+
+    @property
     def shapes(self) -> dict[str, names.Shape]:
         """Our name -> shape of every tensor of the base model, in the order in which `tensors` gives them."""
         return {target.name: target.shape for target in self._targets if not target.name.startswith(PREVIEW)}

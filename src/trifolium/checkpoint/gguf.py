@@ -39,6 +39,12 @@ class GgufReader:
         self.config: ModelConfig = config_from_gguf(self.metadata, self.shapes, factors, str(path))
 
     @property
+    def four_bit(self) -> bool:
+        """Whether every matrix of the layers is stored in Q4_1, whose values our int4 keeps exactly."""
+        kinds = {t.kind for name, t in self._tensors.items() if name.startswith("blk.") and len(t.shape) > 1}
+        return kinds == {GGMLQuantizationType.Q4_1}
+
+    @property
     def ignored(self) -> frozenset[str]:
         """Tensors that the name table doesn't list, and that have been used already."""
         return frozenset({ROPE_FACTORS})
