@@ -46,9 +46,11 @@ class System:
 SYSTEMS = (
     System("llamacpp", "llama.cpp", "llamacpp", "plain"),
     System("llamacpp-ngram", "llama.cpp, n-gram drafts", "llamacpp", "ngram", (1, 16)),
-    System("int8-ar", "Trifolium int8, ar", "trifolium", "int8-ar"),
-    System("int8-verified", "Trifolium int8, verified", "trifolium", "int8-verified"),
-    System("int8-diffusion", "Trifolium int8, diffusion", "trifolium", "int8-diffusion", (1, 4, 16)),
+    System("int4-ar", "Trifolium int4, ar", "trifolium", "int4-ar"),
+    System("int4-verified", "Trifolium int4, verified", "trifolium", "int4-verified"),
+    System("int4-diffusion", "Trifolium int4, diffusion", "trifolium", "int4-diffusion", (1, 4, 16), 2),
+    System("int8-ar", "Trifolium int8, ar", "trifolium", "int8-ar", (1, 16), 2),
+    System("int8-verified", "Trifolium int8, verified", "trifolium", "int8-verified", (1, 16), 2),
     System("float32-ar", "Trifolium float32, ar", "trifolium", "float32-ar", (1,), 2),
     System("float32-verified", "Trifolium float32, verified", "trifolium", "float32-verified", (1,), 2),
     System("transformers", "transformers float32", "transformers", "plain", (1, 4, 16), 2),
@@ -57,8 +59,8 @@ SYSTEMS = (
     *(
         System(variant, f"Trifolium {title}", "trifolium", variant, (1,), 2, default=False)
         for variant, title in (
-            ("int8-verified-preview", "int8, verified, previews only"),
-            ("int8-verified-ngram", "int8, verified, n-grams only"),
+            ("int4-verified-preview", "int4, verified, previews only"),
+            ("int4-verified-ngram", "int4, verified, n-grams only"),
             ("bfloat16-ar", "bfloat16, ar"), ("bfloat16-verified", "bfloat16, verified"),
             ("float32-diffusion", "float32, diffusion"),
         )
@@ -81,18 +83,18 @@ class Workload:
     """None: all of them."""
 
 
-LONG_SYSTEMS = ("llamacpp", "transformers", "int8-ar", "int8-verified")
+LONG_SYSTEMS = ("llamacpp", "transformers", "int4-ar", "int4-verified")
 WORKLOADS = (
     Workload("chat", "short chat", 64, 3, (1, 4, 16, 64)),
     Workload("code", "code", 80, 2, (1, 16)),
     Workload("extract", "copy-heavy extraction", 96, 4, (1, 4, 16)),
     Workload("long", "4k prompt, short answer", 32, 1, (1,), 2, LONG_SYSTEMS),
-    Workload("prefix", "one 4k document, four questions", 12, 4, (1,), 1, ("llamacpp", "int8-verified")),
+    Workload("prefix", "one 4k document, four questions", 12, 4, (1,), 1, ("llamacpp", "int4-verified")),
 )  # fmt: skip
 PARTS = (*(w.name for w in WORKLOADS), "context", "rows", "overhead")
 LENGTHY = ("long", "prefix", "context", "rows", "overhead")
 """Parts that have turns of their own, so that the turns of the others come closer together."""
-CONTEXT_SYSTEMS = ("llamacpp", "int8-ar", "int8-verified")
+CONTEXT_SYSTEMS = ("llamacpp", "int4-ar", "int4-verified")
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,8 @@ def cells_of(choice: Choice, round: int, load: int) -> list[Cell]:
     if round == 1:
         extra = {
             "context": (1, CONTEXT_SYSTEMS),
-            "rows": (1, ("int8-ar", "float32-ar")),
-            "overhead": (64, ("int8-ar", "int8-verified")),
+            "rows": (1, ("int4-ar", "int8-ar")),
+            "overhead": (64, ("int4-ar", "int4-verified")),
         }
         for part, (at, names) in extra.items():
             if part in choice.parts and load == at:

@@ -103,10 +103,10 @@ class Results:
         """(reference, share of equal texts, share that agrees from the start) against our own `ar`.
 
         The reference is `ar` in the system's own dtype; for other programs float32, the weights as they are, where
-        that was measured, else int8.
+        that was measured, else int4.
         """
         own = f"{system.split('-')[0]}-ar" if BY_NAME[system].ours else ""
-        for reference in (own, "float32-ar", "int8-ar"):
+        for reference in (own, "float32-ar", "int4-ar"):
             texts = self.cells.get((load, part, reference)) or self.cells.get((1, part, reference))
             if reference and reference != system and texts is not None:
                 found = agreement(self.cells[load, part, system].texts, texts.texts)

@@ -56,7 +56,7 @@ def one_request(part: str, system: str) -> Callable[[Results], Finding]:
 
 
 def sixteen(results: Results) -> Finding:
-    found = {p: results.ratio(16, p, "int8-verified", "llamacpp", "tok_s") for p in ("chat", "code", "extract")}
+    found = {p: results.ratio(16, p, "int4-verified", "llamacpp", "tok_s") for p in ("chat", "code", "extract")}
     words = ", ".join(f"{part} {value:.2f} x" for part, value in found.items() if value is not None and part != "chat")
     return Finding(found["chat"], words)
 
@@ -66,7 +66,7 @@ def never_below(results: Results) -> Finding:
     ratios = [
         (ratio, f"{part}, {load} at once" if load > 1 else f"{part}, one request")
         for load, part in results.places()
-        for dtype in ("int8", "float32")
+        for dtype in ("int4", "int8", "float32")
         if (ratio := results.ratio(load, part, f"{dtype}-verified", f"{dtype}-ar", "tok_s")) is not None
     ]
     if not ratios:
@@ -78,7 +78,7 @@ def never_below(results: Results) -> Finding:
 
 
 def wide_pass(results: Results) -> Finding:
-    rows = {int(row["rows"]): row for row in results.rows.get("int8-ar", [])}
+    rows = {int(row["rows"]): row for row in results.rows.get("int4-ar", [])}
     if 1 not in rows or 64 not in rows:
         return Finding(None)
     one, wide = rows[1]["plain_ms"], rows[64]
@@ -88,7 +88,7 @@ def wide_pass(results: Results) -> Finding:
 
 def scheduling(results: Results) -> Finding:
     """All that is neither the model's pass nor proposals: queues, planning rows, accepting, text."""
-    found = results.overheads.get("int8-verified")
+    found = results.overheads.get("int4-verified")
     if found is None:
         return Finding(None)
     inside, proposals = found["runner_share"], found.get("proposer_share", 0.0)
@@ -97,7 +97,7 @@ def scheduling(results: Results) -> Finding:
 
 
 def prefix_hit(results: Results) -> Finding:
-    times = results.prefixes.get("int8-verified", [])
+    times = results.prefixes.get("int4-verified", [])
     if len(times) < 2:
         return Finding(None)
     hit = statistics.median(times[1:])
@@ -105,11 +105,11 @@ def prefix_hit(results: Results) -> Finding:
 
 
 TARGETS = (
-    Target("chat", "One request, `verified`, chat, against llama.cpp", 1.7, one_request("chat", "int8-verified")),
-    Target("extract", "One request, `verified`, copying, against it", 4.0, one_request("extract", "int8-verified")),
+    Target("chat", "One request, `verified`, chat, against llama.cpp", 1.7, one_request("chat", "int4-verified")),
+    Target("extract", "One request, `verified`, copying, against it", 4.0, one_request("extract", "int4-verified")),
     Target("sixteen", "16 requests at once, `verified`, chat, against llama.cpp's total", 8.0, sixteen),
     Target("never-below", "`verified` against our own `ar`, at any load", 1.0, never_below),
-    Target("ar", "Our `ar` against llama.cpp, one request, chat", 1.0, one_request("chat", "int8-ar")),
+    Target("ar", "Our `ar` against llama.cpp, one request, chat", 1.0, one_request("chat", "int4-ar")),
     Target("rows", "A pass of 64 rows against one of one row", 1.4, wide_pass, least=False),
     Target("scheduler", "A step besides pass and proposals, 64 requests", 0.05, scheduling, least=False, percent=True),
     Target("prefix", "First token of a 4k prefix hit against cold", 0.05, prefix_hit, least=False, percent=True),

@@ -71,7 +71,7 @@ def results(tmp_path: Path, *records: tuple[str, dict[str, Any]]) -> Any:
     for key, values in records:
         journal.add({"key": key, **values})
     with path.open("a") as file:
-        file.write('{"key": "1/1/chat/int8-ar", "wa')  # a run ended in the middle of a line
+        file.write('{"key": "1/1/chat/int4-ar", "wa')  # a run ended in the middle of a line
     again = import_module("suite.journal").Journal.read(path)
     assert again.records == json.loads(json.dumps(journal.records)) and again.identity == journal.identity
     return import_module("suite.results").Results(again)
@@ -87,15 +87,15 @@ def test_ratios_are_of_one_round(tmp_path: Path) -> None:
         ("1/1/chat/llamacpp", single(2.0, 1.0)),
         ("2/1/chat/llamacpp", single(20.0, 10.0)),  # the machine was busy, for both
         ("3/1/chat/llamacpp", single(2.0, 1.0)),
-        ("1/1/chat/int8-verified", single(1.0, 0.5)),
-        ("2/1/chat/int8-verified", single(10.0, 5.0)),
-        ("1/1/chat/int8-ar", single(1.0, 2.0)),
-        ("3/1/chat/int8-diffusion", {"error": "went wrong"}),
+        ("1/1/chat/int4-verified", single(1.0, 0.5)),
+        ("2/1/chat/int4-verified", single(10.0, 5.0)),
+        ("1/1/chat/int4-ar", single(1.0, 2.0)),
+        ("3/1/chat/int4-diffusion", {"error": "went wrong"}),
     )
-    assert found.ratio(1, "chat", "int8-verified", "llamacpp", "decode_tok_s") == pytest.approx(2.0)
-    assert found.ratio(1, "chat", "int8-ar", "transformers", "tok_s") is None
-    assert found.agreement(1, "chat", "int8-verified") == ("int8-ar", 1.0, 1.0)
-    assert found.agreement(1, "chat", "int8-ar") is None
+    assert found.ratio(1, "chat", "int4-verified", "llamacpp", "decode_tok_s") == pytest.approx(2.0)
+    assert found.ratio(1, "chat", "int4-ar", "transformers", "tok_s") is None
+    assert found.agreement(1, "chat", "int4-verified") == ("int4-ar", 1.0, 1.0)
+    assert found.agreement(1, "chat", "int4-ar") is None
     targets = {t.slug: (t, t.measure(found)) for t in import_module("suite.targets").TARGETS}
     met = {slug: target.met(finding) for slug, (target, finding) in targets.items()}
     assert met == {
@@ -107,7 +107,7 @@ def test_ratios_are_of_one_round(tmp_path: Path) -> None:
     (notes / "ar.md").write_text("Why it is so.\n")
     page = import_module("suite.page").markdown(found, [], notes)
     assert "| 0.50 x | **no** |" in page and "Why it is so." in page
-    assert "`3/1/chat/int8-diffusion`: went wrong" in page
+    assert "`3/1/chat/int4-diffusion`: went wrong" in page
 
 
 def test_growth_and_hits_reach_the_page(tmp_path: Path) -> None:
@@ -124,20 +124,20 @@ def test_growth_and_hits_reach_the_page(tmp_path: Path) -> None:
     questions = [answer(f"prefix-{i}", [(at, 1)], 1) for i, at in enumerate((5.0, 0.2, 0.1, 0.3))]
     found = results(
         tmp_path,
-        ("1/1/rows/int8-ar", {"facts": facts, "rows": rows}),
-        ("1/64/overhead/int8-verified", {"facts": facts, "overhead": shares}),
-        ("1/1/prefix/int8-verified", record(9.0, *questions)),
-        ("1/1/context/int8-ar", record(9.0, answer("context-512", [(1.0, 1), (1.2, 2), (1.4, 2)], 5))),
+        ("1/1/rows/int4-ar", {"facts": facts, "rows": rows}),
+        ("1/64/overhead/int4-verified", {"facts": facts, "overhead": shares}),
+        ("1/1/prefix/int4-verified", record(9.0, *questions)),
+        ("1/1/context/int4-ar", record(9.0, answer("context-512", [(1.0, 1), (1.2, 2), (1.4, 2)], 5))),
     )  # fmt: skip
     values = {t.slug: t.measure(found).value for t in import_module("suite.targets").TARGETS}
     assert (
         values["rows"] == 1.3 and values["scheduler"] == pytest.approx(0.04) and values["prefix"] == pytest.approx(0.04)
     )
-    assert found.contexts["int8-ar"][0]["ms_per_token"] == pytest.approx(100)
-    assert found.contexts["int8-ar"][0]["ms_per_delivery"] == pytest.approx(200)
+    assert found.contexts["int4-ar"][0]["ms_per_token"] == pytest.approx(100)
+    assert found.contexts["int4-ar"][0]["ms_per_delivery"] == pytest.approx(200)
     page = import_module("suite.page").write(found, tmp_path / "docs", tmp_path / "docs" / "pictures")
     assert "100.0 (200.0)" in page.read_text() and "| 5000 | 200 | 100 | 300 |" in page.read_text()
-    assert json.loads(page.with_suffix(".json").read_text())["rows"] == {"int8-ar": rows}
+    assert json.loads(page.with_suffix(".json").read_text())["rows"] == {"int4-ar": rows}
 
 
 def test_turns_measure_every_cell_once_and_take_turns() -> None:
@@ -154,7 +154,7 @@ def test_turns_measure_every_cell_once_and_take_turns() -> None:
     ]
     assert len(set(firsts)) == 3, "a round begins where the one before had its second"
     for load, part in ((1, "chat"), (4, "chat"), (16, "chat"), (64, "chat"), (1, "extract"), (16, "code")):
-        for name in ("llamacpp", "int8-ar", "int8-verified"):
+        for name in ("llamacpp", "int4-ar", "int4-verified"):
             assert {f"{round}/{load}/{part}/{name}" for round in (1, 2, 3)} <= set(keys)
 
 

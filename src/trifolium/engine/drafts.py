@@ -129,7 +129,8 @@ class NgramDrafts:
     """Prompt look-up: the text that followed the most recent occurrence of the last few tokens.
 
     Every n-gram of the text is indexed once, when the token after it is known. The longest one wins, and how far back
-    the two places agree says how likely they are to go on agreeing. Where the match overlaps the end of the text, the draft goes on copying itself, so that loops are drafted at full length.
+    the two places agree says how likely they are to go on agreeing. Where the match overlaps the end of the text, the
+    draft goes on copying itself, so that loops are drafted at full length.
     """
 
     LONGEST = 4
