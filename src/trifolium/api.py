@@ -169,16 +169,17 @@ def load(
 
 def products_of(network: Transformer) -> Products:
     """Which of the model's weights are multiplied in the dtype that it is loaded in. Attach an adapter before."""
-    names = set()
+    names, int8 = set(), {"head.weight"}  # as Transformer.pack has it for int4
     for owner, module in network.named_modules():
         if isinstance(module, Linear) and not module.precise:
             names.add(f"{owner}.weight")
         elif isinstance(module, Experts):
-            names |= {f"{owner}.gate_up", f"{owner}.down"}
+            int8 |= {f"{owner}.gate_up", f"{owner}.down"}
+    names |= int8
     tied = network.config.tie_embeddings
     if tied or (network.adapter is not None and network.adapter.chain is not None):
         names.discard("head.weight")  # its rows are read as well, in float32
-    return Products(frozenset(names), "head.weight" if tied else None)
+    return Products(frozenset(names), frozenset(int8), "head.weight" if tied else None)
 
 
 def packaged_adapter(checkpoint: Checkpoint) -> Path | None:

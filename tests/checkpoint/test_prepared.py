@@ -16,14 +16,14 @@ from random_models import tiny_hybrid
 from tiny_checkpoints import random_tensors, tiny_config, write_gguf
 from trifolium.api import products_of
 from trifolium.checkpoint import Checkpoint, open_checkpoint, prepared, safetensors_file, write_hf
-from trifolium.checkpoint.prepared import PreparedWeights, Products
+from trifolium.checkpoint.prepared import PreparedWeights, Products, Weight
 from trifolium.errors import ConfigError, TensorMismatchError
 from trifolium.evaluate.fidelity import commit_logits
 from trifolium.model import Transformer
 from trifolium.model.linear import Linear
-from trifolium.ops.linear.quantised import QuantisedWeight, quantise
+from trifolium.ops.linear.quantised import Groups, QuantisedWeight, quantise
 
-DTYPES = [torch.float32, torch.bfloat16, torch.int8]
+DTYPES = [torch.float32, torch.bfloat16, torch.int8, torch.int4]
 
 
 @pytest.fixture(autouse=True)
@@ -58,9 +58,12 @@ def take(weights: PreparedWeights, checkpoint: Checkpoint, dtype: torch.dtype = 
     return notes, dict(weights.tensors(checkpoint, dtype, products(checkpoint), notes))
 
 
-def equal(a: torch.Tensor | QuantisedWeight, b: torch.Tensor | QuantisedWeight) -> bool:
+def equal(a: Weight, b: Weight) -> bool:
     if isinstance(a, QuantisedWeight) and isinstance(b, QuantisedWeight):
         return torch.equal(a.values, b.values) and torch.equal(a.scale, b.scale)
+    if isinstance(a, Groups) and isinstance(b, Groups):
+        parts = (torch.equal(getattr(a, part), getattr(b, part)) for part in ("values", "step", "least"))
+        return a.inputs == b.inputs and all(parts)
     return type(a) is type(b) and a.dtype == b.dtype and torch.equal(a, b)
 
 
@@ -84,7 +87,7 @@ def test_kept_weights_are_those_of_the_checkpoint(
         notes, kept = take(weights, checkpoint, dtype)
         assert notes == [] and list(kept) == list(plain)
         assert all(equal(kept[name], plain[name]) for name in plain)
-    assert len(files(weights)) == (checkpoint.format == "gguf" or dtype == torch.int8)
+    assert len(files(weights)) == (checkpoint.format == "gguf" or dtype in (torch.int8, torch.int4))
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -126,11 +129,14 @@ def test_quantised_weights_fill_a_plain_model(weights: PreparedWeights, tmp_path
         Transformer(checkpoint.config).fill(kept.items(), torch.int8)
 
 
-def test_a_dtype_that_only_kernels_know_is_kept_in_float32(weights: PreparedWeights, tmp_path: Path) -> None:
-    checkpoint = tied(tmp_path)
-    assert all(weight.dtype == torch.float32 for weight in take(weights, checkpoint, torch.int4)[1].values())
-    assert take(weights, checkpoint, torch.float32)[0] == []
-    assert len(files(weights)) == 1
+def test_int4_is_for_layers(weights: PreparedWeights, checkpoint: Checkpoint) -> None:
+    """The head and experts are int8; groups that are cut short keep their number of inputs."""
+    _, kept = take(weights, checkpoint, torch.int4)
+    groups = {name: weight for name, weight in kept.items() if isinstance(weight, Groups)}
+    assert groups and all(weight.shape == checkpoint.shapes[name] for name, weight in groups.items())
+    assert any(weight.inputs % 32 for weight in groups.values()) or checkpoint.config.hidden_size == 64
+    assert isinstance(kept["head.weight"], QuantisedWeight)
+    assert not any(name.endswith(("ffn.gate_up", "ffn.down", "router.weight")) for name in groups)
 
 
 def test_what_is_quantised_and_what_is_not(weights: PreparedWeights, checkpoint: Checkpoint) -> None:

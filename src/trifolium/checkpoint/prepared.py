@@ -3,8 +3,9 @@
 `<cache>/weights/<fingerprint>-<source>-<dtype>.safetensors`. The fingerprint alone doesn't say which weights these are
 (a GGUF file and the safetensors that it was made from share one), so `source` hashes where the checkpoint's files lie,
 and their sizes and times: a file that was written since gives another name. For int8 a product's weight is stored as
-`<name>.values` and `<name>.scale` (ops.linear.quantised); everything else stays float32, or bfloat16 where that was
-asked for. A file is checked against the model before it is used, and made anew, with a note, where it isn't right.
+`<name>.values` and `<name>.scale`, for int4 as `.values`, `.step` and `.least` (ops.linear.quantised); everything else
+stays float32, or bfloat16 where that was asked for. A file is checked against the model before it is used, and made
+anew, with a note, where it isn't right.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import torch
 from filelock import FileLock
 
 from ..errors import ConfigError, CorruptFileError
-from ..ops.linear.quantised import QuantisedWeight, quantise
+from ..ops.formats import INT4
+from ..ops.linear.quantised import GROUP, Groups, QuantisedWeight, quantise, quantise_groups
 from .checkpoint import Checkpoint
 from .safetensors_file import DTYPES, contents, mapped, metadata, write
 from .shelf import cache_folder
@@ -38,17 +40,29 @@ RESERVE_BYTES = 1 << 30
 """What must stay free on the disk."""
 LOCK_SECONDS = 120
 EMBED = "embed.weight"
+QUANTISED = (torch.int8, INT4)
 
-Weight = torch.Tensor | QuantisedWeight
+Weight = torch.Tensor | QuantisedWeight | Groups
+Layout = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Products:
-    """The weights that are multiplied in the chosen dtype. `tied_head`: the name of a head that is the embedding."""
+    """The weights that are multiplied in the chosen dtype.
+
+    `int8`: those that are int8 where the others are int4. `tied_head`: the name of a head that is the embedding.
+    """
 
     names: frozenset[str]
+    int8: frozenset[str] = frozenset()
     tied_head: str | None = None
+
+    def form(self, name: str, dtype: torch.dtype) -> torch.dtype:
+        """How a weight is kept."""
+        if name not in self.names and name != self.tied_head:
+            return torch.float32
+        return torch.int8 if dtype == INT4 and name in self.int8 else dtype
 
 
 @dataclass(frozen=True)
@@ -59,22 +73,14 @@ class Wanted:
     dtype: torch.dtype
     products: Products
 
-    @property
-    def stored(self) -> torch.dtype:
-        """What products are kept in: their dtype, or float32 where the kernels alone know its form."""
-        return self.dtype if self.dtype in (torch.int8, torch.bfloat16) else torch.float32
-
     @cached_property
-    def layout(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    def layout(self) -> Layout:
         """dtype and shape of everything in the file, by name."""
-        layout: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-        for name, shape in self._shapes():
-            if name not in self.products.names and name != self.products.tied_head:
-                layout[name] = (torch.float32, shape)
-            elif self.stored == torch.int8:
-                layout |= {f"{name}.values": (torch.int8, shape), f"{name}.scale": (torch.float32, shape[:-1])}
-            else:
-                layout[name] = (self.stored, shape)
+        layout: Layout = {}
+        for name, shape in self.checkpoint.shapes.items():
+            if name == EMBED and self._quantised_head:
+                layout |= _entries(self._quantised_head, shape, torch.int8)
+            layout |= _entries(name, shape, self.products.form(name, self.dtype))
         return layout
 
     @cached_property
@@ -85,7 +91,7 @@ class Wanted:
             status = path.stat()
             times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
             source.update(f"{path.resolve()} {status.st_size} {times}\n".encode())
-        dtype = str(self.stored).removeprefix("torch.")
+        dtype = str(self.dtype).removeprefix("torch.")
         return f"{self.checkpoint.fingerprint()[:16]}-{source.hexdigest()[:16]}-{dtype}"
 
     @property
@@ -97,28 +103,23 @@ class Wanted:
     def worthwhile(self) -> bool:
         """Whether there is work to save: quantising, or dequantising a GGUF file."""
         large = sum(map(prod, self.checkpoint.shapes.values())) >= MIN_PARAMETERS
-        return large and (self.stored == torch.int8 or self.checkpoint.format == "gguf")
+        return large and (self.dtype in QUANTISED or self.checkpoint.format == "gguf")
 
     def prepare(self) -> Iterator[tuple[str, Weight]]:
         """The weights, straight from the checkpoint, one after another."""
         for name, tensor in self.checkpoint.tensors(torch.float32):
             if name == EMBED and self._quantised_head:
                 yield self._quantised_head, quantise(tensor)
-            if name not in self.products.names:
-                yield name, tensor
+            form = self.products.form(name, self.dtype)
+            if form == torch.int8:
+                yield name, quantise(tensor)
             else:
-                yield name, quantise(tensor) if self.stored == torch.int8 else tensor.to(self.stored)
-
-    def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        for name, shape in self.checkpoint.shapes.items():
-            if name == EMBED and self._quantised_head:
-                yield self._quantised_head, shape
-            yield name, shape
+                yield name, quantise_groups(tensor) if form == INT4 else tensor.to(form)
 
     @property
     def _quantised_head(self) -> str | None:
         """A tied head has integers of its own, since the embedding's rows are read in float32."""
-        return self.products.tied_head if self.stored == torch.int8 else None
+        return self.products.tied_head if self.dtype in QUANTISED else None
 
 
 class PreparedWeights:
@@ -150,7 +151,7 @@ class PreparedWeights:
         """
         wanted = Wanted(checkpoint, dtype, products)
         kept = self._kept(wanted, note) if self.limit and wanted.worthwhile else None
-        yield from wanted.prepare() if kept is None else _taken_from(kept)
+        yield from wanted.prepare() if kept is None else _taken_from(kept, wanted)
 
     def clear(self, fingerprint: str = "") -> int:
         """Delete prepared weights, those of one model or all of them; returns the bytes that were freed."""
@@ -203,6 +204,17 @@ class PreparedWeights:
         return sorted(found, key=lambda path: path.stat().st_mtime_ns)
 
 
+def _entries(name: str, shape: tuple[int, ...], form: torch.dtype) -> Layout:
+    """What one weight is in the file."""
+    if form == torch.int8:
+        return {f"{name}.values": (torch.int8, shape), f"{name}.scale": (torch.float32, shape[:-1])}
+    if form == INT4:
+        outputs, groups = shape[0], -(-shape[1] // GROUP)
+        values, factors = (torch.uint8, (outputs, groups * GROUP)), (torch.float16, (outputs, groups))
+        return {f"{name}.values": values, f"{name}.step": factors, f"{name}.least": factors}
+    return {name: (form, shape)}
+
+
 def _find(path: Path, wanted: Wanted, note: Note) -> dict[str, torch.Tensor] | None:
     """The file's tensors, mapped at once, so that removing the file later does no harm. None if it can't be used."""
     if not path.is_file():
@@ -228,25 +240,35 @@ def _checked(path: Path, wanted: Wanted) -> dict[str, torch.Tensor]:
         raise CorruptFileError(f"{path} holds other tensors than the model: {', '.join(sorted(wrong)[:4])}")
     found = {name: mapped(stored[name]) for name in wanted.layout}
     for name, tensor in found.items():
-        if name.endswith(".scale") and not bool(((tensor >= 0) & tensor.isfinite()).all()):
-            raise CorruptFileError(f"{path}: {name} holds numbers that are no scales")
+        if name.endswith((".scale", ".step", ".least")):
+            least = -torch.inf if name.endswith(".least") else 0
+            if not bool(((tensor >= least) & tensor.isfinite()).all()):
+                raise CorruptFileError(f"{path}: {name} holds numbers that are no scales")
     return found
 
 
 def _flat(weights: Iterator[tuple[str, Weight]]) -> Iterator[tuple[str, torch.Tensor]]:
     for name, weight in weights:
-        if isinstance(weight, QuantisedWeight):
+        if isinstance(weight, torch.Tensor):
+            yield name, weight
+        elif isinstance(weight, QuantisedWeight):
             yield f"{name}.values", weight.values
             yield f"{name}.scale", weight.scale
         else:
-            yield name, weight
+            yield f"{name}.values", weight.values
+            yield f"{name}.step", weight.step
+            yield f"{name}.least", weight.least
 
 
-def _taken_from(kept: dict[str, torch.Tensor]) -> Iterator[tuple[str, Weight]]:
+def _taken_from(kept: dict[str, torch.Tensor], wanted: Wanted) -> Iterator[tuple[str, Weight]]:
     """The weights, each one leaving `kept`, so that what its taker drops is unmapped."""
     for name in list(kept):
-        if name.endswith(".values"):
-            whole = name.removesuffix(".values")
+        whole = name.removesuffix(".values")
+        if whole == name:
+            if name in wanted.checkpoint.shapes:
+                yield name, kept.pop(name)
+        elif f"{whole}.scale" in kept:
             yield whole, QuantisedWeight(kept.pop(name), kept.pop(f"{whole}.scale"))
-        elif not name.endswith(".scale"):
-            yield name, kept.pop(name)
+        else:
+            inputs = wanted.checkpoint.shapes[whole][1]
+            yield whole, Groups(kept.pop(name), kept.pop(f"{whole}.step"), kept.pop(f"{whole}.least"), inputs)

@@ -25,7 +25,7 @@ from ..errors import CorruptFileError
 
 CHUNK_BYTES = 4 << 20
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-DTYPES = {**FLOATS, "I8": torch.int8}
+DTYPES = {**FLOATS, "I8": torch.int8, "U8": torch.uint8}
 ALIGN = 64
 """Bytes of a cache line, to which `write` aligns the data."""
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..ops.linear import LinearKernel, linear_kernel
-from ..ops.linear.quantised import QuantisedWeight
+from ..ops.linear.quantised import Groups, QuantisedWeight
 
 
 class LowRank(nn.Module):
@@ -41,7 +41,7 @@ class Linear(nn.Module):
         self.precise = precise
         self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
-        self.quantised: QuantisedWeight | None = None
+        self.quantised: QuantisedWeight | Groups | None = None
         """The weight, where it came quantised, until it is packed."""
         self.kernel: LinearKernel | None = None
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ..config import ModelConfig
 from ..errors import TensorMismatchError
 from ..ops.formats import INT4
-from ..ops.linear.quantised import QuantisedWeight
+from ..ops.linear.quantised import Groups, QuantisedWeight
 from .adapter import Adapter, LayerDeltas
 from .attention import Angles, Attention, AttentionContext
 from .blocks import Blocks
@@ -30,6 +30,7 @@ from .rope import Rope
 from .rows import ROW_TILE, Rows
 from .state import RequestState
 
+Weight = Tensor | QuantisedWeight | Groups
 Context = AttentionContext | DeltaNetContext
 
 
@@ -121,10 +122,10 @@ class Transformer(nn.Module):
         chained = self.adapter is not None and self.adapter.chain is not None
         return module is self.head and (self.config.tie_embeddings or chained)
 
-    def fill(self, tensors: Iterable[tuple[str, Tensor | QuantisedWeight]], dtype: torch.dtype | None = None) -> None:
+    def fill(self, tensors: Iterable[tuple[str, Weight]], dtype: torch.dtype | None = None) -> None:
         """Take every weight from (name, float32 tensor) pairs; pack each product for `dtype` as soon as it is complete.
 
-        For int8 a product's weight may come quantised; a tied head may then come too, under its own name.
+        For int8 and int4 a product's weight may come quantised; a tied head may then come too, under its own name.
         So no more than one plain weight is held beside the packed ones. Attach an adapter before, if there is one.
         None packs nothing. Raises TensorMismatchError that lists missing, unexpected and mis-shaped tensors.
         """
@@ -133,21 +134,21 @@ class Transformer(nn.Module):
         faults = []
         for name, given in tensors:
             tied = self.config.tie_embeddings and name == "head.weight"
-            if isinstance(given, QuantisedWeight) and tied:
+            if isinstance(given, QuantisedWeight) and tied and self.head.weight.shape == given.shape:
                 self.head.quantised = given
                 continue
             if name not in wanted:
                 faults.append(f"unexpected {name}")
                 continue
             parameter = wanted.pop(name)
-            if parameter.shape != given.shape:
+            if tuple(parameter.shape) != tuple(given.shape):
                 faults.append(f"{name} is {tuple(given.shape)}, expected {tuple(parameter.shape)}")
                 continue
             owner = name.rpartition(".")[0]
             module = self.get_submodule(owner)
-            if not isinstance(given, QuantisedWeight):
+            if isinstance(given, Tensor):
                 parameter.data = given
-            elif isinstance(module, Linear) and dtype == torch.int8:
+            elif isinstance(module, Linear) and dtype in (torch.int8, INT4):
                 module.quantised, parameter.data = given, parameter.new_empty(0)
             else:
                 parameter.data = given.dequantise()

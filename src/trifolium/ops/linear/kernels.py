@@ -15,7 +15,9 @@ from torch.nn import functional as F
 from .. import native
 from ..formats import INT4
 from ..native.packed import PackedWeight
-from .quantised import QuantisedWeight, quantise, quantise_groups
+from .quantised import Groups, QuantisedWeight, quantise, quantise_groups
+
+Weight = Tensor | QuantisedWeight | Groups
 
 ALIGN = 16
 """Floats of one cache line."""
@@ -45,7 +47,7 @@ class PackedLinear:
     exact = True
     tiled = False
 
-    def __init__(self, weight_OI: Tensor | QuantisedWeight, bias_O: Tensor | None, dtype: torch.dtype) -> None:
+    def __init__(self, weight_OI: Weight, bias_O: Tensor | None, dtype: torch.dtype) -> None:
         self.packed = pack_weight(weight_OI, bias_O, dtype)
 
     def __call__(self, x_NI: Tensor, num_commit: int, tile: int | None) -> Tensor:
@@ -56,15 +58,15 @@ class PackedLinear:
         return self.packed.nbytes
 
 
-def pack_weight(weight_OI: Tensor | QuantisedWeight, bias_O: Tensor | None, dtype: torch.dtype) -> PackedWeight:
-    """A weight in float32, bfloat16, int8 or int4 for the native kernels; for int8 it may be quantised already."""
+def pack_weight(weight_OI: Weight, bias_O: Tensor | None, dtype: torch.dtype) -> PackedWeight:
+    """A weight in float32, bfloat16, int8 or int4 for the native kernels. One that is quantised stays as it is."""
     inputs = weight_OI.shape[1]
-    if isinstance(weight_OI, QuantisedWeight) or dtype == torch.int8:
-        weight = weight_OI if isinstance(weight_OI, QuantisedWeight) else quantise(weight_OI)
-        return PackedWeight(weight.values, (weight.scale,), inputs, dtype, bias_O)
-    if dtype == INT4:
-        groups = quantise_groups(weight_OI)
-        return PackedWeight(groups.values, (groups.step, groups.least), inputs, dtype, bias_O)
+    if isinstance(weight_OI, Tensor) and dtype in (torch.int8, INT4):
+        weight_OI = quantise(weight_OI) if dtype == torch.int8 else quantise_groups(weight_OI)
+    if isinstance(weight_OI, QuantisedWeight):
+        return PackedWeight(weight_OI.values, (weight_OI.scale,), inputs, torch.int8, bias_O)
+    if isinstance(weight_OI, Groups):
+        return PackedWeight(weight_OI.values, (weight_OI.step, weight_OI.least), inputs, INT4, bias_O)
     return PackedWeight(weight_OI, (), inputs, dtype, bias_O)
 
 
@@ -160,15 +162,17 @@ class Int8Linear:
         return self.size
 
 
-def linear_kernel(weight_OI: Tensor | QuantisedWeight, bias_O: Tensor | None, dtype: torch.dtype) -> LinearKernel:
+def linear_kernel(weight_OI: Weight, bias_O: Tensor | None, dtype: torch.dtype) -> LinearKernel:
     """The kernel of a weight in float32, bfloat16, int8 or int4: the native one where there is a compiler.
 
     Without one, int4 keeps its values and computes in float32.
     """
     if native.available() and weight_OI.device.type == "cpu":
         return PackedLinear(weight_OI, bias_O, dtype)
+    if dtype == INT4 and isinstance(weight_OI, Tensor):
+        weight_OI = quantise_groups(weight_OI)
+    if isinstance(weight_OI, Groups):
+        return FloatLinear(weight_OI.dequantise(), bias_O, torch.float32)
     if isinstance(weight_OI, QuantisedWeight) or dtype == torch.int8:
         return Int8Linear(weight_OI, bias_O)
-    if dtype == INT4:
-        return FloatLinear(quantise_groups(weight_OI).dequantise(), bias_O, torch.float32)
     return FloatLinear(weight_OI, bias_O, dtype)

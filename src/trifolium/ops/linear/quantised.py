@@ -72,6 +72,11 @@ class Groups:
         """(O, I)."""
         return self.values.shape[0], self.inputs
 
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.values.device
+
     def dequantise(self) -> Tensor:
         """float32 [O, I]."""
         groups = self.values.view(len(self.values), -1, GROUP).float()
