@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ExpertsConfig, ModelConfig
-from ..ops.experts import ExpertsKernel, FloatExperts, Int8Experts, Routing, coresets, experts_train, route
+from ..ops.experts import ExpertsKernel, Routing, coresets, experts_kernel, experts_train, route
 from ..ops.pointwise import sigmoid_exact
 from .adapter import LayerDeltas
 from .blocks import Blocks
@@ -40,7 +40,7 @@ class Experts(nn.Module):
     def pack(self, dtype: torch.dtype, *, keep: bool) -> None:
         """Build the kernel of the routed experts; drop their plain weights unless `keep`."""
         gate_up, down = self.gate_up.data, self.down.data
-        self.kernel = Int8Experts(gate_up, down) if dtype == torch.int8 else FloatExperts(gate_up, down, dtype)
+        self.kernel = experts_kernel(gate_up, down, dtype)
         if not keep:
             self.gate_up = nn.Parameter(gate_up.new_empty(0), requires_grad=False)
             self.down = nn.Parameter(down.new_empty(0), requires_grad=False)

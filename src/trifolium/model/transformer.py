@@ -113,9 +113,8 @@ class Transformer(nn.Module):
                 module.pack(self._format(module, dtype), keep=keep or self._read_by_rows(module))
 
     def _format(self, module: nn.Module, dtype: torch.dtype) -> torch.dtype:
-        """int4 is for layers: the head, which chooses, and experts are int8 then."""
-        coarse = dtype == INT4 and (module is self.head or isinstance(module, Experts))
-        return torch.int8 if coarse else dtype
+        """int4 is for layers: the head, which chooses, is int8 then."""
+        return torch.int8 if dtype == INT4 and module is self.head else dtype
 
     def _read_by_rows(self, module: nn.Module) -> bool:
         """Whether rows of the plain weight are read too: a tied head is the embedding, the chain reads candidates."""

@@ -6,7 +6,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from trifolium.ops.experts import FloatExperts, Int8Experts, Routing, coresets, experts_train, reference, route
+from random_models import with_threads, without_kernels
+from trifolium.ops import native
+from trifolium.ops.experts import (
+    FloatExperts,
+    Int8Experts,
+    NativeExperts,
+    Routing,
+    coresets,
+    experts_kernel,
+    experts_train,
+    reference,
+    route,
+)
+from trifolium.ops.formats import INT4
+
+needs_kernels = pytest.mark.skipif(not native.available(), reason=f"no kernels: {native.native().why}")
 
 N, D, E, K, F = 37, 24, 7, 3, 10
 
@@ -74,6 +89,32 @@ def test_kernels_agree_with_the_reference(commit: int) -> None:
     assert (half - expected).norm() < 0.02 * expected.norm()
 
 
+@needs_kernels
+@pytest.mark.parametrize(
+    ("dtype", "error"), [(torch.float32, 1e-6), (torch.bfloat16, 0.02), (torch.int8, 0.02), (INT4, 0.15)], ids=str
+)
+def test_native_experts_agree_with_the_reference(dtype: torch.dtype, error: float) -> None:
+    gate_up, down = weights()
+    x, chosen = random(N, D), routing()
+    expected = reference.experts(x, chosen, gate_up, down)
+    kernel = experts_kernel(gate_up, down, dtype)
+    assert isinstance(kernel, NativeExperts) and kernel.exact and kernel.nbytes > 0
+    got = kernel(x, chosen, 3, True)
+    assert (got - expected).norm() < error * expected.norm()
+    one, three = (with_threads(threads, lambda: kernel(x, chosen, N, True)) for threads in (1, 3))
+    assert torch.equal(one, got) and torch.equal(three, got)
+
+
+def test_without_kernels_int4_keeps_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate_up, down = weights()
+    x, chosen = random(N, D), routing()
+    native_int4 = experts_kernel(gate_up, down, INT4)(x, chosen, N, True)
+    without_kernels(monkeypatch)
+    plain = experts_kernel(gate_up, down, INT4)
+    assert isinstance(plain, FloatExperts) and isinstance(experts_kernel(gate_up, down, torch.int8), Int8Experts)
+    assert (plain(x, chosen, N, True) - native_int4).norm() < 0.02 * native_int4.norm()
+
+
 def test_gradients() -> None:
     gate_up, down = (w.double().requires_grad_() for w in weights())
     x = random(9, D).double().requires_grad_()
@@ -86,7 +127,18 @@ def test_gradients() -> None:
     assert torch.autograd.gradcheck(run, (x, logits, gate_up, down))
 
 
-@pytest.mark.parametrize("make", [lambda g, d: FloatExperts(g, d, torch.float32), Int8Experts], ids=["float32", "int8"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda g, d: FloatExperts(g, d, torch.float32),
+        Int8Experts,
+        *(
+            pytest.param(lambda g, d, dtype=dtype: NativeExperts(g, d, dtype), marks=needs_kernels)
+            for dtype in (torch.float32, torch.bfloat16, torch.int8, INT4)
+        ),
+    ],
+    ids=["float32", "int8", "native-float32", "native-bfloat16", "native-int8", "native-int4"],
+)
 def test_company_changes_no_bit(make) -> None:
     kernel = make(*weights())
     x, chosen = random(N, D), routing()

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from trifolium.ops import native
 from trifolium.ops.delta_rule.reference import recurrent
-from trifolium.ops.experts import reference, route
 
 needs_kernels = pytest.mark.skipif(native.native().library is None, reason=f"no kernels: {native.native().why}")
 DTYPES = [torch.float32, torch.bfloat16]
@@ -21,20 +20,6 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-@needs_kernels
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_experts(dtype: torch.dtype) -> None:
-    experts, top_k, size, hidden, n = 9, 3, 21, 38, 17
-    gate_up, down = random(experts, 2 * size, hidden, seed=1) * 0.2, random(experts, hidden, size, seed=2) * 0.2
-    gate_up, down = gate_up.to(dtype), down.to(dtype)
-    x, routing = random(n, hidden), route(random(n, experts, seed=3), top_k, True)
-    out = native.experts(x, routing.experts, gate_up, down)
-    expected = reference.experts(x, routing, gate_up, down)
-    assert torch.allclose((out * routing.weights[..., None]).sum(1), expected, rtol=1e-4, atol=1e-5)
-    for i in range(n):
-        assert torch.equal(native.experts(x[i : i + 1], routing.experts[i : i + 1], gate_up, down)[0], out[i])
 
 
 @needs_kernels

@@ -13,7 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import native
-from ..linear import Int8Linear
+from ..formats import INT4
+from ..linear import Int8Linear, pack_weight
+from ..linear.quantised import quantise_groups
+from ..native.experts import PackedExperts
 from ..pointwise import swiglu, swiglu_exact
 from .routing import Routing
 
@@ -74,17 +77,31 @@ def experts_train(x_ND: Tensor, routing: Routing, gate_up_EFD: Tensor, down_EDF:
     return (outputs * routing.weights[..., None].to(outputs.dtype)).sum(1)
 
 
+class NativeExperts:
+    """Products by the native kernels, in float32, bfloat16, int8 or int4: no row depends on another."""
+
+    exact = True
+
+    def __init__(self, gate_up_EFD: Tensor, down_EDF: Tensor, dtype: torch.dtype) -> None:
+        gate_up, down = ([pack_weight(w, None, dtype) for w in side] for side in (gate_up_EFD, down_EDF))
+        self.packed = PackedExperts(gate_up, down)
+
+    def __call__(self, x_ND: Tensor, routing: Routing, num_commit: int, exact: bool) -> Tensor:
+        return combine(self.packed(x_ND, routing.experts), routing.weights)
+
+    @property
+    def nbytes(self) -> int:
+        return self.packed.nbytes
+
+
 class FloatExperts:
-    """Products in float32 or bfloat16: by the native kernel, or else with an expert's exact rows in tiles."""
+    """Products in float32 or bfloat16 by torch, with an expert's exact rows in tiles."""
 
     def __init__(self, gate_up_EFD: Tensor, down_EDF: Tensor, dtype: torch.dtype) -> None:
         self.gate_up, self.down = gate_up_EFD.to(dtype).contiguous(), down_EDF.to(dtype).contiguous()
-        self.native = native.supports(self.gate_up)
-        self.exact = self.native or dtype == torch.float32
+        self.exact = dtype == torch.float32
 
     def __call__(self, x_ND: Tensor, routing: Routing, num_commit: int, exact: bool) -> Tensor:
-        if self.native:
-            return combine(native.experts(x_ND, routing.experts, self.gate_up, self.down), routing.weights)
         x = x_ND.to(self.gate_up.dtype)
         if not (exact and self.exact):
             outputs = by_assignment(routing, lambda expert, rows: self._run(expert, x[rows]), x)
@@ -128,3 +145,20 @@ class Int8Experts:
     @property
     def nbytes(self) -> int:
         return sum(linear.nbytes for linear in (*self.gate_up, *self.down))
+
+
+def experts_kernel(gate_up_EFD: Tensor, down_EDF: Tensor, dtype: torch.dtype) -> ExpertsKernel:
+    """The kernel of a mixture's experts in float32, bfloat16, int8 or int4: native where there is a compiler.
+
+    Without one, int4 keeps its values and computes in float32.
+    """
+    if native.available() and gate_up_EFD.device.type == "cpu":
+        return NativeExperts(gate_up_EFD, down_EDF, dtype)
+    if dtype == torch.int8:
+        return Int8Experts(gate_up_EFD, down_EDF)
+    if dtype == INT4:
+        gate_up, down = (
+            torch.stack([quantise_groups(w).dequantise() for w in side]) for side in (gate_up_EFD, down_EDF)
+        )
+        return FloatExperts(gate_up, down, torch.float32)
+    return FloatExperts(gate_up_EFD, down_EDF, dtype)

@@ -15,7 +15,7 @@ from torch import Tensor
 from .build import Native, native
 from .calls import address, available, library, threads
 
-__all__ = ["Native", "available", "delta_apply", "delta_rows", "experts", "native", "supports"]
+__all__ = ["Native", "available", "delta_apply", "delta_rows", "native", "supports"]
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -27,23 +27,6 @@ def supports(weight: Tensor) -> bool:
 
 def _i64(value: int) -> ctypes.c_int64:
     return ctypes.c_int64(value)
-
-
-def experts(x_ND: Tensor, experts_Nk: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor) -> Tensor:
-    """Every assignment's down(silu(gate x) * up x) -> [N, k, D]; each expert is read once, by one thread."""
-    x = x_ND.contiguous()
-    k, size = experts_Nk.shape[1], down_EDF.shape[2]
-    flat = experts_Nk.flatten()
-    order = flat.argsort(stable=True)
-    groups, counts = flat[order].unique_consecutive(return_counts=True)
-    starts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
-    out = x.new_empty(len(flat), x.shape[1])
-    bf16 = ctypes.c_int(gate_up_EFD.dtype == torch.bfloat16)
-    library().trifolium_experts(
-        address(x), _i64(len(x)), address(groups), address(starts), _i64(len(groups)), address(order), _i64(k),
-        address(gate_up_EFD), address(down_EDF), bf16, _i64(x.shape[1]), _i64(size), address(out), threads(),
-    )  # fmt: skip
-    return out.view(-1, k, x.shape[1])
 
 
 def delta_rows(

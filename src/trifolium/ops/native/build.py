@@ -22,7 +22,7 @@ import torch
 from filelock import FileLock
 
 FOLDER = Path(__file__).parent
-SOURCES = ("kernels.cpp", "dense.cpp")
+SOURCES = ("products.cpp", "delta.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno")
 COMPILE_SECONDS = 120
 

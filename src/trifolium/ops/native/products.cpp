@@ -1,6 +1,7 @@
-// What Python calls (ops/native/packed.py, dense.py) of the packed products and the dense pass.
+// What Python calls (packed.py, experts.py, dense.py) of the packed products, experts and the dense pass.
 
 #include "dense.h"
+#include "experts.h"
 
 #include <memory>
 
@@ -56,6 +57,26 @@ void trifolium_product(const Product* p, const float* x, int64_t n, float* y, in
                 for (int v = 0; v < VECTORS; ++v) store(part + v * LANES, sums[v]);
                 for (int64_t j = 0; j < count; ++j) to[j] = p->bias ? part[j] + p->bias[b * OUTPUTS + j] : part[j];
             });
+    }
+}
+
+// x [N, D] -> out [N * k, D]. `groups`: the experts that have rows, `starts` [count + 1]: where each one's begin among
+// `assignments`.
+void trifolium_experts(const Product* gate_up, const Product* down, const float* x, int64_t N, const int64_t* groups,
+                       const int64_t* starts, int64_t count, const int64_t* assignments, int64_t k, float* out,
+                       int threads) {
+    const Product& first = gate_up[0];
+    const int64_t stride = row_bytes(first.format, first.in);
+    std::vector<char> room(N * stride + 64);
+    char* rows = reinterpret_cast<char*>(round_up(reinterpret_cast<int64_t>(room.data()), 64));
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < N; ++r) prepare(first.format, x + r * first.in, first.in, rows + r * stride);
+#pragma omp for schedule(dynamic)
+        for (int64_t g = 0; g < count; ++g)
+            run_expert(gate_up[groups[g]], down[groups[g]], rows, assignments + starts[g], starts[g + 1] - starts[g], k,
+                       out);
     }
 }
 
