@@ -1,5 +1,5 @@
 PY ?= .venv/bin/python
-PROMPT ?= What is the capital of France?
+PROMPT ?= Name the capital of France.
 
 .PHONY: help setup run test lint types bench train nano clean
 

@@ -3,7 +3,7 @@
     import trifolium
 
     lm = trifolium.load()
-    print(lm.generate("What is the capital of France?").text)
+    print(lm.generate("Name the capital of France.").text)
 
 The exports load when they are first used, so `import trifolium` costs nothing.
 """

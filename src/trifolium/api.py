@@ -3,7 +3,7 @@
 import trifolium
 
 lm = trifolium.load()
-print(lm.generate("What is the capital of France?").text)
+print(lm.generate("Name the capital of France.").text)
 """
 
 from __future__ import annotations

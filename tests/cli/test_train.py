@@ -60,5 +60,5 @@ def test_convert_then_train_then_answer(capsys, tmp_path: Path, default_gguf: Pa
     import trifolium
 
     lm = trifolium.load(default_gguf, adapter=run / "adapter.safetensors")
-    verified = lm.generate("What is the capital of France?", max_tokens=6, drafts="preview")
-    assert verified.token_ids == lm.generate("What is the capital of France?", max_tokens=6, mode="ar").token_ids
+    verified = lm.generate("Name the capital of France.", max_tokens=6, drafts="preview")
+    assert verified.token_ids == lm.generate("Name the capital of France.", max_tokens=6, mode="ar").token_ids

@@ -248,7 +248,7 @@ def test_the_result_counts_what_was_done(models, prompts):
         *("text", "token_ids", "prompt_tokens", "cached_tokens", "tokens", "passes", "tokens_per_pass", "seconds"),
         *("tokens_per_second", "prompt_passes", "prompt_seconds", "load_seconds", "accepted_by", "finish_reason"),
         "experts_per_pass",
-        *("mode", "drafts", "model"),
+        *("mode", "drafts", "model", "dtype"),
     }
     assert set(result.accepted_by) == {"preview", "ngram"}
     assert result.tokens_per_pass == result.tokens / result.passes

@@ -14,7 +14,7 @@ from . import options as o
 app = typer.Typer(add_completion=False)
 
 _EPILOG = (
-    'Examples: trifolium run "What is the capital of France?"  |  trifolium run --mode diffusion "Tell a story"  |  '
+    'Examples: trifolium run "Name the capital of France."  |  trifolium run --mode diffusion "Tell a story"  |  '
     "echo Hello | trifolium run - --json"
 )
 
