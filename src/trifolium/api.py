@@ -47,6 +47,7 @@ class LM:
         dtype: str = "float32",
         load_seconds: float = 0.0,
         max_rows: int = MAX_ROWS,
+        free_rows: bool = False,
         notes: Sequence[str] = (),
     ) -> None:
         self.model = model
@@ -56,7 +57,7 @@ class LM:
         self.load_seconds = load_seconds
         self.notes = tuple(notes)
         """What went otherwise than it should while the model was loaded."""
-        self.engine = Engine(model, tokenizer, max_rows=max_rows)
+        self.engine = Engine(model, tokenizer, max_rows=max_rows, free_rows=free_rows)
         self._template = ChatTemplate.of(tokenizer)
 
     def encode(self, prompt: Prompt, *, system: str | None = None) -> list[int]:
@@ -132,6 +133,7 @@ def load(
     adapter: Literal["auto"] | str | Path | None = "auto",
     dtype: DTypeName = "auto",
     max_rows: int = MAX_ROWS,
+    free_rows: bool = False,
     progress: bool = True,
 ) -> LM:
     """Load a model for generation.
@@ -139,7 +141,8 @@ def load(
     `model`: a shelf name (fetched if need be), a folder, a GGUF file or a hub id. `adapter`: a file, None, or "auto":
     the one in the package that was made for these weights, or the checkpoint's own preview parameters, if it has any.
     `dtype`: how products are computed; "auto" is chosen by the machine and the model (`dtypes.choose`), and the LM's
-    and every result's `dtype` say what it was. `max_rows`: row budget of a decoding pass.
+    and every result's `dtype` say what it was. `max_rows`: row budget of a decoding pass, of which requests
+    take what is worth its time; with `free_rows`, all that may save a pass (drafts to look at, passes to count).
     Weights of larger models are kept as they are multiplied (`checkpoint.prepared`); the LM's `notes` say where that
     failed.
     Raises NotFoundError, DownloadError or a CheckpointError; AdapterMismatchError if a named adapter was made for other
@@ -163,23 +166,30 @@ def load(
     tokenizer = checkpoint.tokenizer()
     seconds = time.perf_counter() - started
     return LM(
-        network, tokenizer, name=checkpoint.name, dtype=chosen, load_seconds=seconds, max_rows=max_rows, notes=notes
+        network,
+        tokenizer,
+        name=checkpoint.name,
+        dtype=chosen,
+        load_seconds=seconds,
+        max_rows=max_rows,
+        free_rows=free_rows,
+        notes=notes,
     )
 
 
 def products_of(network: Transformer) -> Products:
     """Which of the model's weights are multiplied in the dtype that it is loaded in. Attach an adapter before."""
-    names, int8 = set(), {"head.weight"}  # as Transformer.pack has it for int4
+    names, stacked = {"head.weight"}, set()
     for owner, module in network.named_modules():
         if isinstance(module, Linear) and not module.precise:
             names.add(f"{owner}.weight")
         elif isinstance(module, Experts):
-            int8 |= {f"{owner}.gate_up", f"{owner}.down"}
-    names |= int8
+            stacked |= {f"{owner}.gate_up", f"{owner}.down"}
+    names |= stacked
     tied = network.config.tie_embeddings
     if tied or (network.adapter is not None and network.adapter.chain is not None):
         names.discard("head.weight")  # its rows are read as well, in float32
-    return Products(frozenset(names), frozenset(int8), "head.weight" if tied else None)
+    return Products(frozenset(names), frozenset({"head.weight"}), frozenset(stacked), "head.weight" if tied else None)
 
 
 def packaged_adapter(checkpoint: Checkpoint) -> Path | None:

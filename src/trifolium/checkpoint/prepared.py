@@ -51,16 +51,19 @@ Note = Callable[[str], None]
 class Products:
     """The weights that are multiplied in the chosen dtype.
 
-    `int8`: those that are int8 where the others are int4. `tied_head`: the name of a head that is the embedding.
+    `int8`: those that are int8 where the others are int4. `stacked`: weights of many experts in one, which are kept in
+    float32 then. `tied_head`: the name of a head that is the embedding.
     """
 
     names: frozenset[str]
     int8: frozenset[str] = frozenset()
+    stacked: frozenset[str] = frozenset()
     tied_head: str | None = None
 
     def form(self, name: str, dtype: torch.dtype) -> torch.dtype:
         """How a weight is kept."""
-        if name not in self.names and name != self.tied_head:
+        plain = name not in self.names and name != self.tied_head
+        if plain or (dtype == INT4 and name in self.stacked):
             return torch.float32
         return torch.int8 if dtype == INT4 and name in self.int8 else dtype
 
