@@ -24,9 +24,10 @@ from trifolium.evaluate.speed import compare, read_prompts, report
 
 RUNS = [
     # dtype, drafts of verified, modes
-    ("int8", "preview", ("ar", "verified", "diffusion")),
+    ("int4", "preview", ("ar", "verified", "diffusion")),
+    ("int4", "both", ("ar", "verified")),
+    ("int4", "ngram", ("ar", "verified")),
     ("int8", "both", ("ar", "verified")),
-    ("int8", "ngram", ("ar", "verified")),
     ("float32", "preview", ("ar", "verified")),
 ]
 
@@ -37,7 +38,8 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128, help="longest answer")
     parser.add_argument("--threshold", type=float, default=0.9, help="of diffusion")
     parser.add_argument("--adapter", default="auto")
-    parser.add_argument("--runs", help="only these, as dtype:drafts with commas, e.g. int8:preview,float32:preview")
+    parser.add_argument("--runs", help="only these, as dtype:drafts with commas, e.g. int4:preview,float32:preview")
+    parser.add_argument("--free-rows", action="store_true", help="verified takes all rows that may save a pass")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     options = parser.parse_args()
     prompts = read_prompts(None)[: options.limit]
@@ -49,7 +51,7 @@ def main() -> None:
         task = progress.add_task("measuring", total=total)
         for dtype, drafts, modes in runs:
             adapter = options.adapter if options.adapter == "auto" else Path(options.adapter)
-            lm = trifolium.load(dtype=dtype, adapter=adapter)
+            lm = trifolium.load(dtype=dtype, adapter=adapter, free_rows=options.free_rows)
             totals = compare(
                 lm, prompts, modes, progress=lambda: progress.advance(task), drafts=drafts,
                 max_tokens=options.max_tokens, threshold=options.threshold,

@@ -40,6 +40,7 @@ def bench(
     drafts: o.Drafts = "both",
     block_size: o.BlockSize = None,
     rows: o.RowBudget = o.ROWS,
+    free_rows: o.FreeRows = False,
     threshold: o.Threshold = 0.9,
     dtype: o.DType = "auto",
     dtypes: Annotated[
@@ -62,7 +63,7 @@ def bench(
     settings = {"drafts": drafts, "block_size": block_size, "threshold": threshold, "max_tokens": max_tokens}
     split_options(settings)
     conversations = speed.read_prompts(prompts)[:limit]
-    lm = o.load_model(model, adapter, dtype, rows)
+    lm = o.load_model(model, adapter, dtype, rows, free_rows)
     chosen = _modes(modes, lm)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -26,6 +26,7 @@ def chat(
     drafts: o.Drafts = "both",
     block_size: o.BlockSize = None,
     rows: o.RowBudget = o.ROWS,
+    free_rows: o.FreeRows = False,
     threshold: o.Threshold = 0.9,
     max_tokens: o.MaxTokens = 512,
     temperature: o.Temperature = 0.0,
@@ -51,7 +52,7 @@ def chat(
     split_options(settings)
     console = Console(highlight=False)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    lm = o.load_model(model, adapter, dtype, rows, say=console.print if terminal else None)
+    lm = o.load_model(model, adapter, dtype, rows, free_rows, say=console.print if terminal else None)
     conversation = Conversation(lm, settings, console, system=system, terminal=terminal)
     history = history_file(os.environ) if terminal else None
     _read_history(history)

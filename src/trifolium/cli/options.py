@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +28,13 @@ BlockSize = Annotated[int | None, typer.Option(help="Positions previewed or fill
 RowBudget = Annotated[
     int,
     typer.Option(
-        "--rows", min=1, help="Row budget of a pass: more rows verify more drafts, fewer make cheaper passes."
+        "--rows", min=1, help="Most rows of a pass; verified takes of them what is worth its time on this machine."
+    ),
+]
+FreeRows = Annotated[
+    bool,
+    typer.Option(
+        "--free-rows", help="Take all rows that may save a pass, worth their time or not: more drafts to look at."
     ),
 ]
 Policy = Annotated[str, typer.Option(help="What diffusion accepts in a pass: threshold, entropy or top_n.")]
@@ -54,20 +61,37 @@ ROWS = 96
 
 
 def load_model(
-    model: str, adapter: str, dtype: str, rows: int = ROWS, *, say: Callable[[str], None] | None = None
+    model: str,
+    adapter: str,
+    dtype: str,
+    rows: int = ROWS,
+    free_rows: bool = False,
+    *,
+    say: Callable[[str], None] | None = None,
 ) -> LM:
     """Load for a command; `say` is told what happens, since the first load may take a while."""
     check(dtype)
     from ..api import load
 
+    _show_log()
     if say is not None:
         say(f"loading {model} ...")
     chosen: Any = dtype
     named = None if adapter == "none" else adapter
-    lm = load(model, adapter=named, dtype=chosen, max_rows=rows, progress=sys.stderr.isatty())
+    lm = load(model, adapter=named, dtype=chosen, max_rows=rows, free_rows=free_rows, progress=sys.stderr.isatty())
     for text in lm.notes:
         note(text)
     return lm
+
+
+def _show_log() -> None:
+    """What takes a while and happens once is told on stderr, to people."""
+    log = logging.getLogger("trifolium")
+    if sys.stderr.isatty() and not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("note: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
 
 
 def note(text: str) -> None:

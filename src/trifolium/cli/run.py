@@ -28,6 +28,7 @@ def run(
     drafts: o.Drafts = "both",
     block_size: o.BlockSize = None,
     rows: o.RowBudget = o.ROWS,
+    free_rows: o.FreeRows = False,
     policy: o.Policy = "threshold",
     threshold: o.Threshold = 0.9,
     remask: o.Remask = False,
@@ -71,7 +72,7 @@ def run(
         "stop": tuple(stop or ()),
     }
     split_options(settings)  # faults show before a model is loaded
-    lm = o.load_model(model, adapter, dtype, rows)
+    lm = o.load_model(model, adapter, dtype, rows, free_rows)
     if as_json:
         result = lm.generate(message, system=system, **settings)
         print(json.dumps(result.as_dict(), ensure_ascii=False))

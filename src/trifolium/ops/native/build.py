@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -25,6 +26,8 @@ FOLDER = Path(__file__).parent
 SOURCES = ("products.cpp", "delta.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno")
 COMPILE_SECONDS = 120
+
+_log = logging.getLogger(__name__)
 
 
 class Native(NamedTuple):
@@ -69,6 +72,7 @@ def _compiled(compiler: str) -> Path:
     with FileLock(folder / ".lock"):
         if path.exists():
             return path
+        _log.info("compiling the native kernels, once for this machine (some ten seconds)")
         with TemporaryDirectory(prefix=".kernels-", dir=folder) as partial:
             _build(compiler, Path(partial), openmp).replace(path)
     return path
