@@ -13,10 +13,9 @@ def test_costs_are_what_was_observed_and_never_fall_with_rows() -> None:
     for _ in range(50):
         for rows, seconds in ((1, 1.0), (4, 0.9), (16, 2.0)):
             costs.observe(rows, seconds, 2)
-    assert costs.seconds(1) == pytest.approx(1.0)
-    assert costs.seconds(4) == pytest.approx(1.0)
-    assert costs.seconds(10) == pytest.approx(1.5)
-    assert costs.seconds(31) == pytest.approx(3.0)
+    assert costs.seconds(1) == costs.seconds(4) == pytest.approx(0.95)  # the two disagree, and meet
+    assert costs.seconds(10) == pytest.approx(1.475)
+    assert costs.seconds(31) == pytest.approx(3.05)
     values = [costs.seconds(rows) for rows in range(1, 700)]
     assert values == sorted(values)
     assert costs.rate == pytest.approx(2 / 1.3, rel=0.05)
@@ -47,3 +46,15 @@ def test_any_number_of_rows_has_its_place() -> None:
         costs.observe(rows, float(rows), 1)
     assert set(costs._seconds) <= set(GRID)
     assert costs.seconds(100) == pytest.approx(100, rel=0.1)
+
+
+def test_one_odd_size_does_not_flatten_the_curve() -> None:
+    """Three rows were measured once, beside other work; four rows often, and they say what three can't have cost."""
+    costs = PassCosts()
+    costs.observe(3, 25.0, 3)
+    for _ in range(40):
+        costs.observe(1, 8.0, 1)
+        costs.observe(4, 15.0, 4)
+        costs.observe(8, 22.0, 8)
+    assert 15.0 <= costs.seconds(4) < 16.5
+    assert costs.seconds(8) == pytest.approx(22.0)

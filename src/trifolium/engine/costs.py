@@ -6,8 +6,8 @@ Rows decide how fast an answer comes, never what it says: timings may steer them
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Numbers of rows that costs are kept for; between them they are interpolated."""
@@ -64,7 +64,7 @@ class PassCosts:
         if proposals:
             self._proposals.add(proposing / proposals)
         known = sorted(self._seconds)
-        self._curve = known, list(accumulate((self._seconds[size].value for size in known), max))
+        self._curve = known, _rising([self._seconds[size] for size in known])
 
     def seconds(self, rows: int) -> float:
         """What a pass of so many rows is expected to take; 0 before anything was observed. Never falls with rows."""
@@ -116,6 +116,18 @@ class Budget:
     def proposal(self) -> float:
         """Tokens that a canvas must bring to be worth being turned into drafts."""
         return 0.0 if self.costs is None else self.costs.rate * self.costs.proposal
+
+
+def _rising(averages: Sequence[Average]) -> list[float]:
+    """The values, pooled with their neighbours where they fall, by how often each was measured (isotonic regression)."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, how many averages
+    for average in averages:
+        mean, weight, size = average.value, min(average.count, 1 / MEMORY), 1
+        while pools and pools[-1][0] > mean:
+            other, more, others = pools.pop()
+            mean, weight, size = (mean * weight + other * more) / (weight + more), weight + more, size + others
+        pools.append((mean, weight, size))
+    return [mean for mean, _, size in pools for _ in range(size)]
 
 
 def _near(rows: int) -> int:

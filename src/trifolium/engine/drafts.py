@@ -74,16 +74,17 @@ class PreviewDrafts:
     """Holds the proposals that the last pass previewed for the branch that came true, and knows what they tend to save.
 
     `accepted` [depth]: the chance that some proposal at a depth is right if those before were; a running mean that
-    starts, and slowly returns where nothing is previewed, at PRIOR: previews that didn't pay may pay again later.
+    starts, and slowly returns where nothing is previewed, at PRIOR: previews that didn't pay may pay again later. An
+    engine's requests share it, so that each needn't learn anew what the adapter is worth here.
     """
 
     PRIOR = 0.5
     MEMORY = 0.08
-    RETURN = 0.01
+    RETURN = 0.002
 
-    def __init__(self) -> None:
+    def __init__(self, accepted: list[float] | None = None) -> None:
         self._draft = Draft()
-        self._accepted: list[float] = []
+        self._accepted = [] if accepted is None else accepted
 
     def worths(self, block: int, budget: Budget) -> list[float]:
         """Tokens that a canvas of 0, 1, .. `block` mask rows is expected to save in the pass after it came true.
@@ -100,7 +101,7 @@ class PreviewDrafts:
     def learn(self, emitted: Sequence[int]) -> None:
         """What became of the proposals that are held: the pass brought these tokens."""
         if not self._draft.tokens:
-            self._accepted = [a + self.RETURN * (self.PRIOR - a) for a in self._accepted]
+            self._accepted[:] = [a + self.RETURN * (self.PRIOR - a) for a in self._accepted]
         at = -1
         for depth, truth in enumerate(emitted):
             children = self._draft.children(at)
@@ -171,23 +172,32 @@ class NgramDrafts:
 
 
 class Calibration:
-    """Corrects confidences by what became of earlier drafts of their kind: accepted so far over expected so far."""
+    """Corrects confidences by what became of earlier drafts of their kind: accepted so far over expected so far.
+
+    `general`: what is known from other requests, which a request starts from; else it starts with what drafts state.
+    """
 
     WEIGHT = 4.0
-    """How many drafts' worth of trust the stated confidences start with."""
+    """How many drafts' worth of trust that start has."""
 
-    def __init__(self) -> None:
+    def __init__(self, general: Calibration | None = None) -> None:
+        self._general = general
         self._hits: dict[str, float] = {}
         self._expected: dict[str, float] = {}
 
     def estimate(self, draft: Draft) -> list[float]:
         """For each token of the draft, the chance that it is accepted if the one that it follows is."""
-        hits, expected = self._hits.get(draft.kind, 0.0), self._expected.get(draft.kind, 0.0)
-        ratio = (hits + self.WEIGHT) / (expected + self.WEIGHT)
+        ratio = self._ratio(draft.kind)
         return [min(MAX_CONFIDENCE, max(0.01, c * ratio)) for c in draft.confidences]
+
+    def _ratio(self, kind: str) -> float:
+        start = 1.0 if self._general is None else self._general._ratio(kind)
+        return (self._hits.get(kind, 0.0) + self.WEIGHT * start) / (self._expected.get(kind, 0.0) + self.WEIGHT)
 
     def learn(self, draft: Draft, emitted: Sequence[int]) -> None:
         """Compare a draft, verified or only offered, with the tokens that were emitted at its positions."""
+        if self._general is not None:
+            self._general.learn(draft, emitted)
         at = -1
         for truth in emitted:
             children = draft.children(at)
@@ -214,9 +224,9 @@ def reach(draft: Draft, estimates: Sequence[float]) -> list[float]:
 class DraftBook:
     """All draft sources of one request: picks the draft that promises most, and learns from every outcome."""
 
-    def __init__(self, sources: Sequence[DraftSource]) -> None:
+    def __init__(self, sources: Sequence[DraftSource], general: Calibration | None = None) -> None:
         self.sources = tuple(sources)
-        self._calibration = Calibration()
+        self._calibration = Calibration(general)
         self._offers: list[Draft] = []
 
     def best(self, limit: int) -> tuple[Draft, list[float]]:

@@ -16,7 +16,7 @@ from ..text import Tokenizer
 from .canvas import DiffusionDecoder
 from .commit import VerifiedDecoder
 from .costs import PassCosts
-from .drafts import DraftBook, DraftSource, NgramDrafts, PreviewDrafts
+from .drafts import Calibration, DraftBook, DraftSource, NgramDrafts, PreviewDrafts
 from .events import Event, Result
 from .memory import STATE_SHARE, available_memory
 from .plan import Decoder, Outcome, Plan
@@ -158,6 +158,8 @@ class Engine:
             max_prefix_bytes = int(max_state_bytes * PREFIX_SHARE)
         self._limits = Limits(max_running, max_rows, max_state_bytes, max_prefix_bytes, model.row_exact)
         self._costs, self._free_rows = PassCosts(), free_rows
+        self._accepted: list[float] = []
+        self._calibration = Calibration()
         self._scheduler = Scheduler(self._limits, self._size, None if free_rows else self._costs)
         self._count = self._passes = self._rows = 0
 
@@ -334,7 +336,7 @@ class Engine:
             drafts = "ngram"
             live.notes += ("this model has no adapter: drafts come from n-grams of the text only",)
         if drafts in ("preview", "both") and adapter is not None:
-            previews, block = PreviewDrafts(), decode.block_size or adapter.config.block_size
+            previews, block = PreviewDrafts(self._accepted), decode.block_size or adapter.config.block_size
             sources.append(previews)
         if drafts in ("ngram", "both"):
             sources.append(NgramDrafts(live.request.prompt))
@@ -345,7 +347,7 @@ class Engine:
         live.drafts = drafts
         if sources and not self._costs.known and not self._free_rows:
             self._try_out()
-        return VerifiedDecoder(live, DraftBook(sources), previews, block)
+        return VerifiedDecoder(live, DraftBook(sources, self._calibration), previews, block)
 
     def run(self, requests: Sequence[Request]) -> list[Result]:
         """Answer all requests; results in the same order. Raises the first request's error, if one failed."""
