@@ -119,7 +119,7 @@ class Budget:
 
 
 def _rising(averages: Sequence[Average]) -> list[float]:
-    """The values, pooled with their neighbours where they fall, by how often each was measured (isotonic regression)."""
+    """The values, pooled with neighbours where they fall, by how often each was measured (isotonic regression)."""
     pools: list[tuple[float, float, int]] = []  # mean, weight, how many averages
     for average in averages:
         mean, weight, size = average.value, min(average.count, 1 / MEMORY), 1
