@@ -77,7 +77,9 @@ def test_an_error_of_ours_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[s
 
 def test_ctrl_c_exits_with_130(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
-    code = "from trifolium.cli import main; print('ready', flush=True); main(['models', 'pull'])"
+    # A shell's background jobs start with SIGINT ignored, and their children inherit that.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from trifolium.cli import main; print('ready', flush=True); main(['models', 'pull'])"
     environment = {**os.environ, "TRIFOLIUM_CACHE": str(tmp_path)}
     with FileLock(tmp_path / "models" / ".smollm2-135m.lock"):  # the command waits for it
         process = subprocess.Popen(
@@ -87,6 +89,9 @@ def test_ctrl_c_exits_with_130(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        try:
+            _, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
