@@ -26,7 +26,7 @@ def answer(model, prompt, mode, *, logprobs=None, **sampling):
 
 def log_softmax_after(model, tokens):
     """[len(tokens), V] in float64: what the model says after each token, in one plain causal pass."""
-    logits = model.vocabulary_logits(model.clean_stream(torch.tensor([tokens]))[0])[0]
+    logits = model.vocabulary_logits(model.commit_stream(torch.tensor([tokens]))[0])[0]
     return torch.log_softmax(logits.double(), -1).detach().numpy()
 
 
