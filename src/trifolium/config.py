@@ -245,6 +245,7 @@ class SamplingParams(Frozen):
 class DecodeConfig(Frozen):
     """How a request decodes: the mode, its blocks, its drafts, when it ends, and what is told of each token.
 
+    `free_rows`: take all rows that may save a pass, worth their time or not: previews to look at, passes to count.
     `logprobs`: how many of the likeliest tokens to name at each position, beside the chosen one's log-probability.
     """
 
@@ -256,6 +257,7 @@ class DecodeConfig(Frozen):
     entropy_bound: float = Field(0.3, ge=0.0)
     top_n: int = Field(1, gt=0)
     remask: bool = False
+    free_rows: bool = False
     max_tokens: int = Field(256, gt=0)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
