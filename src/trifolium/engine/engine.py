@@ -62,6 +62,11 @@ class Handle:
         """What will be done otherwise than asked."""
         return self._live.notes
 
+    @property
+    def error(self) -> Exception | None:
+        """What made the request fail."""
+        return self._live.error
+
     def events(self) -> Iterator[Event]:
         """Takes the events that came since the last call."""
         while self._live.events:
