@@ -66,8 +66,8 @@ class CompletionBody(SampledBody):
     def prompts(self) -> list[str | list[int]]:
         """One or more prompts, each a text or token ids."""
         if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
-            return [self.prompt]  # type: ignore[list-item]
-        return list(self.prompt)  # type: ignore[arg-type]
+            return [self.prompt]
+        return list(self.prompt)
 
 
 @router.post("/v1/completions", response_model=None)
@@ -82,6 +82,7 @@ async def complete(request: Request, body: CompletionBody) -> Response:
     answers = [answer for prompt in prompts for answer in await service.start(worker, prompt, wish)]
     echoes = [_echo(worker, prompt) if body.echo else "" for prompt in prompts for _ in range(wish.choices)]
     texts = Completions(f"cmpl-{request.state.request_id}", worker, body.logprobs is not None, echoes)
+    prompt_tokens = sum(map(len, prompts))
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
         return stream(
@@ -89,7 +90,7 @@ async def complete(request: Request, body: CompletionBody) -> Response:
         )
     results = await service.finish(request, answers)
     service.note("completion", body.prompt, [result.text for result in results])
-    return JSONResponse(texts.whole(results, sum(map(len, prompts))))
+    return JSONResponse(texts.whole(results, prompt_tokens))
 
 
 async def _tokens(service: Service, worker: Worker, prompt: str | list[int]) -> list[int]:
@@ -109,6 +110,7 @@ class Completions:
     """The texts of one request, in the API's words. `echoes`: what stands before each text."""
 
     def __init__(self, id: str, worker: Worker, logprobs: bool, echoes: Sequence[str]) -> None:
+        self._id = id
         self._head = {"id": id, "object": "text_completion", "created": int(time.time()), "model": worker.lm.name}
         self._tokenizer = worker.lm.tokenizer
         self._logprobs = logprobs
@@ -137,7 +139,7 @@ class Completions:
                 offsets[index] += len(event.text)
                 yield sse({**self._head, "choices": [choice]})
             elif isinstance(event, CanvasEvent) and drafts:
-                canvas = canvas_of(event, self._head["id"], index).model_dump()
+                canvas = canvas_of(event, self._id, index).model_dump()
                 yield sse({**self._head, "choices": [], "trifolium": canvas})
             elif (result := finished(event)) is not None:
                 results[index] = result
