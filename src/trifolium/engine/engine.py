@@ -296,9 +296,10 @@ class Engine:
         rows = sum(part.plan.rows for part in batch.parts)
         self._passes += 1
         self._rows += rows
-        if not all(part.prompt for part in batch.parts):
+        decoding = sum(part.plan.rows for part in batch.parts if not part.prompt)
+        if decoding:
             tokens = sum(part.job.live.fresh for part in batch.parts)
-            self._costs.observe(rows, seconds, tokens, proposals, proposing)
+            self._costs.observe(rows, seconds, tokens, decoding / rows, proposals, proposing)
         seconds += proposing
         for part in batch.parts:
             live = part.job.live
@@ -342,6 +343,7 @@ class Engine:
         if drafts in ("preview", "both") and adapter is not None:
             previews, block = PreviewDrafts(self._accepted), decode.block_size or adapter.config.block_size
             sources.append(previews)
+            self._proposer.prepare()
         if drafts in ("ngram", "both"):
             sources.append(NgramDrafts(live.request.prompt))
         if drafts != "none" and self._extra_drafts is not None:

@@ -87,9 +87,13 @@ class Proposer:
         self._model = model
         self._chain = None if model.adapter is None else model.adapter.chain
 
+    def prepare(self) -> None:
+        """Pack what proposals multiply with, if that wasn't done before; else the first ones would seem to be dear."""
+        _ = self._head, self._products
+
     @cached_property
     def _head(self) -> PackedWeight | None:
-        """The head's rows of common tokens, in four bits; packed when the first drafts are asked for."""
+        """The head's rows of common tokens, in four bits."""
         head = self._model.head.weight
         small = len(head) <= 2 * DRAFT_VOCABULARY
         return None if small or not self._model.row_exact else _packed(head[:DRAFT_VOCABULARY], INT4)
