@@ -100,7 +100,7 @@ async def complete_chat(request: Request, body: ChatBody) -> Response:
     chat = ChatAnswers(f"chatcmpl-{request.state.request_id}", worker, body.logprobs or False, prompt, len(answers))
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return stream(chat.chunks(service, answers, drafts=wish.options.drafts, usage=usage), path)
+        return stream(chat.chunks(service, answers, drafts=wish.options.drafts, usage=usage), path, answers)
     results = await service.finish(request, answers)
     service.note("chat", messages, [result.text for result in results])
     return JSONResponse(chat.whole(results))
@@ -131,20 +131,15 @@ class ChatAnswers:
             yield self._chunk(index, {"role": "assistant", "content": ""})
         async for index, event in service.events(answers):
             if isinstance(event, TextEvent):
-                reasoning, content = self._split(index, event.text)
-                if reasoning:
-                    yield self._chunk(index, {"reasoning_content": reasoning})
-                if content or (event.logprobs and not reasoning):
-                    yield self._chunk(index, {"content": content}, event.logprobs)
+                if (delta := _delta(*self._split(index, event.text))) or event.logprobs:
+                    yield self._chunk(index, delta, event.logprobs)
             elif isinstance(event, CanvasEvent) and drafts:
                 # No choices, as in the chunk that brings the usage: clients pass over what they don't know.
                 canvas = canvas_of(event, self._id, index).model_dump()
                 yield sse({**self._head("chat.completion.chunk"), "choices": [], "trifolium": canvas})
             elif (result := finished(event)) is not None:
                 results[index] = result
-                reasoning, content = self._rest(index)
-                if reasoning or content:
-                    delta = {"reasoning_content": reasoning} if reasoning else {"content": content}
+                if delta := _delta(*self._rest(index)):
                     yield self._chunk(index, delta)
                 yield self._chunk(index, {}, reason=result.finish_reason)
         if usage:
@@ -203,6 +198,11 @@ class ChatAnswers:
             for one in logprobs
         ]
         return {"content": content, "refusal": None}
+
+
+def _delta(reasoning: str, content: str) -> dict[str, Any]:
+    named = {"reasoning_content": reasoning, "content": content}
+    return {name: text for name, text in named.items() if text}
 
 
 def token_of(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pydantic import Field
 from ..engine import CanvasEvent, Result, TextEvent, TokenLogprob
 from ..text import Tokenizer
 from .chat import token_of
-from .errors import ApiError, Unsupported
+from .errors import Unsupported
 from .fields import SampledBody, StreamOptions, Wish, refuse
 from .service import Service, finished, service_of
 from .streaming import canvas_of, sse, stream
@@ -77,16 +77,14 @@ async def complete(request: Request, body: CompletionBody) -> Response:
     wish = body.checked_wish()
     worker = await service.models.get(body.model)
     prompts = [await _tokens(service, worker, prompt) for prompt in body.prompts]
-    if len(prompts) * wish.choices > service.settings.max_choices:
-        raise ApiError(400, f"at most {service.settings.max_choices} texts are given at once", param="prompt")
-    answers = [answer for prompt in prompts for answer in await service.start(worker, prompt, wish)]
     echoes = [_echo(worker, prompt) if body.echo else "" for prompt in prompts for _ in range(wish.choices)]
+    answers = await service.start_all(worker, prompts, wish)
     texts = Completions(f"cmpl-{request.state.request_id}", worker, body.logprobs is not None, echoes)
     prompt_tokens = sum(map(len, prompts))
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
         return stream(
-            texts.chunks(service, answers, sum(map(len, prompts)), drafts=wish.options.drafts, usage=usage), path
+            texts.chunks(service, answers, prompt_tokens, drafts=wish.options.drafts, usage=usage), path, answers
         )
     results = await service.finish(request, answers)
     service.note("completion", body.prompt, [result.text for result in results])

@@ -10,6 +10,9 @@ from ..errors import NotFoundError, TrifoliumError, UsageError
 
 log = logging.getLogger("trifolium.serve")
 
+LONGEST = 1000
+"""Characters of a message."""
+
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -36,9 +39,8 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        # Clients may have sent lone surrogates, which no UTF-8 body can repeat.
-        self.message = message.encode("utf-8", "replace").decode()
-        self.param = param
+        self.message = _sayable(message)
+        self.param = None if param is None else _sayable(param)
         self.code = code
         self.headers = dict(headers or {})
 
@@ -57,6 +59,12 @@ class ApiError(Exception):
     def body(self, path: str) -> dict[str, Any]:
         """The body for a request to `path`."""
         return self.anthropic() if path.startswith("/v1/messages") else self.openai()
+
+
+def _sayable(text: str) -> str:
+    """Clients may have sent lone surrogates, which no UTF-8 body can repeat, and names that nobody wants to read."""
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 class Overloaded(ApiError):

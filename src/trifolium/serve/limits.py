@@ -77,13 +77,13 @@ class Gate:
 
     def _check(self, path: str, headers: Headers) -> None:
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self._settings.max_body:
+        if len(length) > 15 or not length.isdecimal() or int(length) > self._settings.max_body:
             raise self._too_large()
         key = self._settings.api_key
         if key is None or path in _OPEN or path.startswith("/page/"):
             return
-        bearer = headers.get("authorization", "").removeprefix("Bearer ").strip()
-        sent = headers.get("x-api-key") or bearer
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        sent = headers.get("x-api-key") or (bearer.strip() if scheme.lower() == "bearer" else "")
         if not hmac.compare_digest(sent.encode("utf-8", "replace"), key.encode("utf-8", "replace")):
             raise ApiError(401, "a valid API key is needed: send 'Authorization: Bearer KEY'", code="invalid_api_key")
 

@@ -46,8 +46,13 @@ class Service:
 
     async def start(self, worker: Worker, prompt: Sequence[int], wish: Wish) -> list[Answer]:
         """Begin `wish.choices` answers. Raises ApiError, PromptError or UsageError."""
-        if wish.choices > self.settings.max_choices:
-            raise ApiError(400, f"at most {self.settings.max_choices} choices are given", param="n")
+        return await self.start_all(worker, [prompt], wish)
+
+    async def start_all(self, worker: Worker, prompts: Sequence[Sequence[int]], wish: Wish) -> list[Answer]:
+        """Begin `wish.choices` answers to each prompt, all or none. Raises ApiError, PromptError or UsageError."""
+        if len(prompts) * wish.choices > self.settings.max_choices:
+            param = "n" if len(prompts) == 1 else "prompt"
+            raise ApiError(400, f"at most {self.settings.max_choices} answers are given at once", param=param)
         limits = [limit for limit in (wish.max_tokens, self.settings.max_tokens) if limit is not None]
         context = worker.lm.model.config.max_positions
         decode = DecodeConfig.parse(
@@ -61,11 +66,10 @@ class Service:
             "request",
         )
         seed = secrets.randbits(63) if wish.seed is None else wish.seed
-        requests = [
-            Request(prompt, SamplingParams.parse({**wish.sampling, "seed": (seed + i) % 2**64}, "request"), decode)
-            for i in range(wish.choices)
+        sampling = [
+            SamplingParams.parse({**wish.sampling, "seed": (seed + i) % 2**64}, "request") for i in range(wish.choices)
         ]
-        return await worker.submit(requests)
+        return await worker.submit([Request(prompt, choice, decode) for prompt in prompts for choice in sampling])
 
     async def results(self, answers: Sequence[Answer]) -> list[Result]:
         """All answers, once they are finished. Cancels them all if one fails or takes too long."""
@@ -104,16 +108,17 @@ class Service:
 
         tasks = [asyncio.create_task(forward(i, answer)) for i, answer in enumerate(answers)]
         left = len(tasks)
+        until = asyncio.get_running_loop().time() + self.settings.timeout
         try:
-            async with asyncio.timeout(self.settings.timeout):
-                while left:
+            while left:
+                async with asyncio.timeout_at(until):  # not around the yield, where the time is the reader's
                     index, event = await news.get()
-                    if isinstance(event, BaseException):
-                        raise event
-                    if event is None:
-                        left -= 1
-                    else:
-                        yield index, event
+                if isinstance(event, BaseException):
+                    raise event
+                if event is None:
+                    left -= 1
+                else:
+                    yield index, event
         finally:
             for task in tasks:
                 task.cancel()
