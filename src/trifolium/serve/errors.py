@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import NotFoundError, TrifoliumError, UsageError
+from .log import NAME
 
-log = logging.getLogger("trifolium.serve")
+log = logging.getLogger(NAME)
 
 LONGEST = 1000
 """Characters of a message."""
@@ -18,6 +19,7 @@ _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    408: "timeout_error",
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
-import logging
 import re
 import secrets
 import time
@@ -13,10 +13,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError, api_error_of
+from .log import tell
 from .metrics import Metrics
 from .settings import ServeSettings
-
-log = logging.getLogger("trifolium.serve")
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _OPEN = ("/", "/health")
@@ -63,17 +62,8 @@ class Gate:
             route = scope.get("route")
             path = getattr(route, "path", "other")
             self._metrics.request(path, status)
-            log.info(
-                json.dumps(
-                    {
-                        "id": request_id,
-                        "method": scope["method"],
-                        "path": path,
-                        "status": status,
-                        "seconds": round(time.perf_counter() - started, 4),
-                    }
-                )
-            )
+            seconds = round(time.perf_counter() - started, 4)
+            tell("request", id=request_id, method=scope["method"], path=path, status=status, seconds=seconds)
 
     def _check(self, path: str, headers: Headers) -> None:
         length = headers.get("content-length", "0")
@@ -88,12 +78,20 @@ class Gate:
             raise ApiError(401, "a valid API key is needed: send 'Authorization: Bearer KEY'", code="invalid_api_key")
 
     def _bounded(self, receive: Receive) -> Receive:
-        """Bodies without a declared length end at the limit, too."""
-        size = 0
+        """Bodies without a declared length end at the limit, too, and no body may trickle in for ever."""
+        size, until = 0, asyncio.get_running_loop().time() + self._settings.body_timeout
+        complete = False
 
         async def bounded() -> Message:
-            nonlocal size
-            message = await receive()
+            nonlocal size, complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError:
+                raise ApiError(408, "the request's body took too long", headers={"Connection": "close"}) from None
+            complete = not message.get("more_body", False)
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 if size > self._settings.max_body:

@@ -65,6 +65,11 @@ class Models:
             self._workers[name] = worker
         return worker
 
+    def end(self) -> None:
+        """Take no more requests, and end those that run."""
+        for worker in self._workers.values():
+            worker.end()
+
     async def close(self) -> None:
         """End all workers."""
         await asyncio.gather(*(worker.close() for worker in self._workers.values()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -15,6 +14,7 @@ from ..config import DecodeConfig, SamplingParams
 from ..engine import Event, FinishedEvent, Request, Result
 from .errors import ApiError
 from .fields import Wish
+from .log import tell
 from .metrics import Metrics
 from .models import Models
 from .settings import ServeSettings
@@ -22,8 +22,6 @@ from .worker import Answer, Worker
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-log = logging.getLogger("trifolium.serve")
 
 
 class Service:
@@ -125,10 +123,10 @@ class Service:
             for answer in answers:
                 answer.cancel()
 
-    def note(self, kind: str, prompt: object, answer: object) -> None:
-        """Write a prompt or answer to the log, if the server was told to."""
+    def note(self, kind: str, prompt: object, results: Sequence[Result]) -> None:
+        """Write a prompt and its answers to the log, if the server was told to."""
         if self.settings.log_prompts:
-            log.info("%s: %r -> %r", kind, prompt, answer)
+            tell(kind, prompt=prompt, answers=[result.text for result in results])
 
 
 async def _disconnect(request: http.Request) -> None:

@@ -17,8 +17,9 @@ from contextlib import aclosing
 from ..api import LM
 from ..engine import CanvasEvent, Event, FinishedEvent, Handle, Request, Result, Stats, TextEvent
 from .errors import ApiError, Overloaded
+from .log import NAME
 
-log = logging.getLogger("trifolium.serve")
+log = logging.getLogger(NAME)
 
 Command = Callable[[], None]
 News = tuple["Answer", Sequence[Event], Exception | None]
