@@ -16,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
 from ..api import LM
-from . import anthropic, chat, completions, operations
+from . import anthropic, chat, completions, operations, responses
 from .errors import ApiError, api_error_of
 from .limits import Gate
 from .metrics import Metrics
@@ -25,7 +25,7 @@ from .service import Service
 from .settings import ServeSettings
 
 PAGE = Path(__file__).parent / "page"
-ROUTERS = (chat.router, completions.router, anthropic.router, operations.router)
+ROUTERS = (chat.router, completions.router, responses.router, anthropic.router, operations.router)
 
 
 def create_app(lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None = None) -> FastAPI:
@@ -40,6 +40,7 @@ def create_app(lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None
         try:
             yield
         finally:
+            await app.state.service.close()
             await models.close()
 
     middleware = [Middleware(Gate, settings=settings, metrics=metrics)]

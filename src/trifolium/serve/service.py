@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from starlette import requests as http
@@ -18,6 +18,7 @@ from .log import tell
 from .metrics import Metrics
 from .models import Models
 from .settings import ServeSettings
+from .store import Store
 from .worker import Answer, Worker
 
 P = ParamSpec("P")
@@ -31,6 +32,8 @@ class Service:
         self.settings = settings
         self.models = models
         self.metrics = metrics
+        self.responses = Store(settings.max_stored)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._encoding = asyncio.Semaphore(2)  # long prompts take turns on threads; short ones aren't kept waiting long
 
     async def encode(self, worker: Worker, prompt: Prompt, **options: Any) -> list[int]:
@@ -80,16 +83,19 @@ class Service:
 
     async def finish(self, request: http.Request, answers: Sequence[Answer]) -> list[Result]:
         """As `results`; a client that hangs up cancels its answers."""
-        results = asyncio.ensure_future(self.results(answers))
-        gone = asyncio.ensure_future(_disconnect(request))
-        try:
-            await asyncio.wait({results, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if results.done():
-                return results.result()
-            raise ApiError(499, "the client closed the connection")
-        finally:
-            gone.cancel()
-            results.cancel()
+        return await until_gone(request, self.results(answers))
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do work that outlives its request, until the server stops."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """End what outlives requests."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def events(self, answers: Sequence[Answer]) -> AsyncIterator[tuple[int, Event]]:
         """(choice, event) of all answers as they come; ends when all are finished. Raises and cancels as `results`."""
@@ -127,6 +133,20 @@ class Service:
         """Write a prompt and its answers to the log, if the server was told to."""
         if self.settings.log_prompts:
             tell(kind, prompt=prompt, answers=[result.text for result in results])
+
+
+async def until_gone(request: http.Request, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` brings. Raises ApiError, and cancels it, if the client hangs up before."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnect(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ApiError(499, "the client closed the connection")
+    finally:
+        gone.cancel()
+        task.cancel()
 
 
 async def _disconnect(request: http.Request) -> None:
