@@ -42,6 +42,13 @@ class RunningServer:
         found = re.findall(r'trifolium_engine\{model="\w+",what="(\w+)"\} (\S+)', text)
         return {name: float(value) for name, value in found}
 
+    def counter(self, name: str, **labels: str) -> float:
+        """The sum of a counter of /metrics over everything but these labels."""
+        text = httpx.get(f"{self.url}/metrics", headers=self.key_header).text
+        lines = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(float(line.rpartition(" ")[2]) for line in lines if all(label in line for label in wanted))
+
     @property
     def key_header(self) -> dict[str, str]:
         key = self.settings.api_key
@@ -62,11 +69,16 @@ class RunningServer:
 
 @contextmanager
 def running(
-    folder: Path, load: Callable[[str], LM] | None = None, max_rows: int = 96, **settings: Any
+    folder: Path | str,
+    load: Callable[[str], LM] | None = None,
+    max_rows: int = 96,
+    dtype: Any = "int8",
+    **settings: Any,
 ) -> Iterator[RunningServer]:
-    """Serve the model of a folder that `write_folder` made; stopped, and checked for leftovers, afterwards."""
+    """Serve a model, as a rule one that `write_folder` made; stopped, and checked for leftovers, afterwards."""
     before = set(threading.enumerate())
-    lm = trifolium.load(folder, adapter=folder / "adapter.safetensors", dtype="int8", max_rows=max_rows)
+    adapter = folder / "adapter.safetensors" if isinstance(folder, Path) else "auto"
+    lm = trifolium.load(folder, adapter=adapter, dtype=dtype, max_rows=max_rows, progress=False)
     parsed = ServeSettings.parse(settings, "settings")
     app = create_app(lm, parsed, load)
     config = uvicorn.Config(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse
-from fastapi.staticfiles import StaticFiles
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -23,8 +21,8 @@ from .metrics import Metrics
 from .models import Models
 from .service import Service
 from .settings import ServeSettings
+from .site import add_page
 
-PAGE = Path(__file__).parent / "page"
 ROUTERS = (chat.router, completions.router, responses.router, anthropic.router, operations.router)
 
 
@@ -60,11 +58,7 @@ def create_app(lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None
     for router in ROUTERS:
         app.include_router(router)
 
-    @app.get("/", include_in_schema=False)
-    async def page() -> FileResponse:
-        return FileResponse(PAGE / "index.html")
-
-    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    add_page(app)
     app.exception_handler(ApiError)(_refuse)
     app.exception_handler(RequestValidationError)(_refuse_body)
     app.exception_handler(HTTPException)(_refuse_route)
