@@ -26,15 +26,20 @@ from .site import add_page
 ROUTERS = (chat.router, completions.router, responses.router, anthropic.router, operations.router)
 
 
-def create_app(lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None = None) -> FastAPI:
-    """An ASGI application that serves `lm`; `load` makes other models of the shelf, if the settings allow them."""
+def create_app(
+    lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None = None, *, replica: str | None = None
+) -> FastAPI:
+    """An ASGI application that serves `lm`; `load` makes other models of the shelf, if the settings allow them.
+
+    `replica`: what /health calls this one among several.
+    """
     metrics = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         models = Models(lm, load or _no_others, settings)
         models.on_finished = metrics.answer
-        app.state.service = Service(settings, models, metrics)
+        app.state.service = Service(settings, models, metrics, replica)
         try:
             yield
         finally:

@@ -28,7 +28,8 @@ T = TypeVar("T")
 class Service:
     """A running server's parts, handed to every protocol's router."""
 
-    def __init__(self, settings: ServeSettings, models: Models, metrics: Metrics) -> None:
+    def __init__(self, settings: ServeSettings, models: Models, metrics: Metrics, replica: str | None = None) -> None:
+        self.replica = replica
         self.settings = settings
         self.models = models
         self.metrics = metrics
