@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,12 +89,22 @@ def running(
     assert not left, f"threads are left: {left}"
 
 
-def events_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a stream; fails if it doesn't end with [DONE]."""
-    done = False
+def event_of(line: str) -> dict[str, Any] | None:
+    """The JSON object of a stream's line; None for blank lines and [DONE]."""
+    if not line or line == "data: [DONE]":
+        return None
+    assert line.startswith("data: "), line
+    event: dict[str, Any] = json.loads(line.removeprefix("data: "))
+    return event
+
+
+def events_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a whole stream; fails if it doesn't end with [DONE]."""
+    last = ""
     for line in lines:
-        if line.startswith("data: "):
-            assert not done, "something follows [DONE]"
-            if not (done := line == "data: [DONE]"):
-                yield json.loads(line.removeprefix("data: "))
-    assert done, "the stream ended without [DONE]"
+        if line:
+            assert last != "data: [DONE]", "something follows [DONE]"
+            last = line
+            if (event := event_of(line)) is not None:
+                yield event
+    assert last == "data: [DONE]", "the stream ended without [DONE]"
