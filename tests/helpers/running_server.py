@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -33,6 +34,12 @@ class RunningServer:
     app: Any
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The server's event loop, which runs on another thread."""
+        loop: asyncio.AbstractEventLoop = self.app.state.service.loop
+        return loop
+
+    @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
@@ -62,17 +69,22 @@ class RunningServer:
 
 @contextmanager
 def running(
-    folder: Path, load: Callable[[str], LM] | None = None, max_rows: int = 96, **settings: Any
+    folder: Path, load: Callable[[str], LM] | None = None, *, send_buffer: int | None = None, **settings: Any
 ) -> Iterator[RunningServer]:
-    """Serve the model of a folder that `write_folder` made; stopped, and checked for leftovers, afterwards."""
+    """Serve the model of a folder that `write_folder` made; stopped, and checked for leftovers, afterwards.
+
+    `send_buffer`: bytes that the system takes from the server before the client reads them.
+    """
     before = set(threading.enumerate())
-    lm = trifolium.load(folder, adapter=folder / "adapter.safetensors", dtype="int8", max_rows=max_rows)
+    lm = trifolium.load(folder, adapter=folder / "adapter.safetensors", dtype="int8")
     parsed = ServeSettings.parse(settings, "settings")
     app = create_app(lm, parsed, load)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, timeout_graceful_shutdown=5, timeout_keep_alive=30, lifespan="on"
     )
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        if send_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
         thread.start()
@@ -87,6 +99,15 @@ def running(
     assert not thread.is_alive()
     left = [t for t in set(threading.enumerate()) - before if "engine" in t.name]
     assert not left, f"threads are left: {left}"
+
+
+def raw_post(server: RunningServer, body: Any, path: str = "/v1/chat/completions") -> socket.socket:
+    """A connection on which a request was sent, and nothing read yet."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    return connection
 
 
 def event_of(line: str) -> dict[str, Any] | None:

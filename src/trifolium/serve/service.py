@@ -31,6 +31,7 @@ class Service:
         self.settings = settings
         self.models = models
         self.metrics = metrics
+        self.loop = asyncio.get_running_loop()
         self._encoding = asyncio.Semaphore(2)  # long prompts take turns on threads; short ones aren't kept waiting long
 
     async def encode(self, worker: Worker, prompt: Prompt, **options: Any) -> list[int]:
