@@ -75,7 +75,6 @@ def serve(
         },
         "options",
     )
-    log_to_stderr(quiet=quiet)
     if host not in LOOPBACK and settings.api_key is None:
         o.note(f"anyone who can reach {host} can use this server: --api-key protects it")
 
@@ -84,7 +83,7 @@ def serve(
 
     lm = o.load_model(model, adapter, dtype, rows, say=None if quiet else lambda text: print(text, file=sys.stderr))
     created = create_app(lm, settings, load)
-    with listen(host, port) as listener:
+    with listen(host, port) as listener, log_to_stderr(quiet=quiet):
         if not quiet:
             address = f"[{host}]" if ":" in host else host
             print(f"Trifolium: http://{address}:{listener.getsockname()[1]}/ (API: /v1)", file=sys.stderr, flush=True)
