@@ -124,6 +124,11 @@ class Worker:
         """Requests that run or wait."""
         return len(self._open)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the engine's thread runs."""
+        return self._thread.is_alive()
+
     async def submit(self, requests: Sequence[Request]) -> list[Answer]:
         """Queue requests, all or none. Raises Overloaded, PromptError or UsageError."""
         if self._closing:
