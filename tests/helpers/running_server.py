@@ -75,7 +75,6 @@ def running(
 
     `send_buffer`: bytes that the system takes from the server before the client reads them.
     """
-    before = set(threading.enumerate())
     lm = trifolium.load(folder, adapter=folder / "adapter.safetensors", dtype="int8")
     parsed = ServeSettings.parse(settings, "settings")
     app = create_app(lm, parsed, load)
@@ -97,8 +96,7 @@ def running(
             server.should_exit = True
             thread.join(30)
     assert not thread.is_alive()
-    left = [t for t in set(threading.enumerate()) - before if "engine" in t.name]
-    assert not left, f"threads are left: {left}"
+    assert not any(worker.alive for worker in app.state.service.models.loaded.values())
 
 
 def raw_post(server: RunningServer, body: Any, path: str = "/v1/chat/completions") -> socket.socket:
