@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -87,4 +88,5 @@ def serve(
         if not quiet:
             address = f"[{host}]" if ":" in host else host
             print(f"Trifolium: http://{address}:{listener.getsockname()[1]}/ (API: /v1)", file=sys.stderr, flush=True)
+        gc.freeze()  # what is there now stays: looking through it again and again would hold up answers
         Server(created, drain=drain, end=lambda: created.state.service.models.end()).run(sockets=[listener])

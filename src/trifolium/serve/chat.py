@@ -16,7 +16,7 @@ from ..engine import CanvasEvent, Result, TextEvent, TokenLogprob
 from ..text import ReasoningSplitter, Tokenizer
 from .conversation import ChatMessage, for_template, template_variables
 from .errors import ApiError, Unsupported
-from .fields import MOST_KEYS, SampledBody, Several, StreamOptions, Wish, at_most, refuse
+from .fields import MOST_KEYS, MOST_PARTS, SampledBody, Several, StreamOptions, Wish, at_most, refuse
 from .service import Service, finished, service_of
 from .streaming import canvas_of, sse, stream
 from .usage import chat_usage
@@ -42,7 +42,7 @@ NOT_YET = {
 class ChatBody(SampledBody):
     """A request. What stands after the second comment is accepted and changes nothing."""
 
-    messages: Annotated[Several[ChatMessage], Field(min_length=1)]
+    messages: Annotated[Several[ChatMessage], Field(min_length=1, max_length=MOST_PARTS)]
     stream_options: StreamOptions | None = None
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None

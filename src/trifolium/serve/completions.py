@@ -79,6 +79,7 @@ async def complete(request: Request, body: CompletionBody) -> Response:
     service, path = service_of(request), request.url.path
     wish = body.checked_wish()
     worker = await service.models.get(body.model)
+    service.check_count(len(body.prompts), wish)  # before each is cut into tokens
     prompts = [await _tokens(service, worker, prompt) for prompt in body.prompts]
     echoes = [_echo(worker, prompt) if body.echo else "" for prompt in prompts for _ in range(wish.choices)]
     answers = await service.start_all(worker, prompts, wish)
