@@ -57,7 +57,7 @@ def test_canvases_are_valid_provisional_and_beside_the_text(http, lm, mode):
             if cell["token"] is not None and cell["token"] < lm.tokenizer.vocab_size:
                 assert cell["text"] == lm.tokenizer.decode([cell["token"]], skip_special=True)
     assert committed == alone.text and tokens >= alone.tokens // 2
-    assert "proposed" in states if mode == "verified" else {"masked", "pinned"} <= states
+    assert "proposed" in states and ("pinned" in states) == (mode == "diffusion")
     starts = [canvas["block_start"] for canvas in canvases]
     assert starts == sorted(starts), "what is committed never comes back"
 
@@ -72,7 +72,7 @@ def test_pinned_cells_become_the_text(http, lm):
             if cell["state"] == "pinned" and place < alone.tokens:
                 assert cell["token"] == alone.token_ids[place]
                 pinned += 1
-    assert pinned > 10
+    assert pinned, "how many are seen depends on the reader's speed"
 
 
 def test_a_canvas_stands_at_the_end_of_the_text_that_came_before(http, lm):
