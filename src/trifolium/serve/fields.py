@@ -25,6 +25,11 @@ Several = Annotated[list[T], Field(fail_fast=True)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
+def shown(*examples: dict[str, Any]) -> ConfigDict:
+    """A body's configuration with examples for the OpenAPI document."""
+    return ConfigDict(json_schema_extra={"examples": list(examples)})
+
+
 def at_most(count: int) -> BeforeValidator:
     """Refuses larger objects before anyone looks at what is in them."""
 

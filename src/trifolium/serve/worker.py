@@ -82,7 +82,9 @@ class Answer:
             self.cancel()
 
     def take(self, events: Sequence[Event], error: Exception | None) -> None:
-        """News of the engine, on the event loop."""
+        """News of the engine, on the event loop: what one pass brought, its canvas before its text."""
+        if any(isinstance(event, TextEvent) for event in events):
+            self._canvas = None  # it stood before this text
         for event in events:
             if isinstance(event, CanvasEvent):
                 self._canvas = event
