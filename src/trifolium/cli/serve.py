@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated, cast
@@ -80,7 +81,6 @@ def serve(
         },
         "options",
     )
-    log_to_stderr(quiet=quiet)
     if host not in LOOPBACK and settings.api_key is None:
         o.note(f"anyone who can reach {host} can use this server: --api-key protects it")
 
@@ -112,6 +112,7 @@ def serve(
 
     lm = o.load_model(model, adapter, dtype, rows, say=None if quiet else lambda text: print(text, file=sys.stderr))
     created = create_app(lm, settings, load)
-    with listen(host, port) as listener:
+    with listen(host, port) as listener, log_to_stderr(quiet=quiet):
         announce(listener.getsockname()[1])
+        gc.freeze()  # what is there now stays: looking through it again and again would hold up answers
         Server(created, drain=drain, end=lambda: created.state.service.models.end()).run(sockets=[listener])

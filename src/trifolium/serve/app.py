@@ -100,6 +100,8 @@ async def _refuse_body(request: Request, error: RequestValidationError) -> JSONR
         field, message, code = None, f"the body is not JSON: {fault['ctx']['error']}", "invalid_json"
     elif kind == "extra_forbidden":
         message, code = f"unknown parameter {field!r}", "unknown_parameter"
+    elif kind == "missing" and field is not None:
+        message, code = f"the parameter {field!r} is missing", "missing_parameter"
     elif field is None:
         message = "the body must be a JSON object, sent with 'Content-Type: application/json'"
     return _answer(request, ApiError(400, message, param=field, code=code))

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from ..api import load
@@ -55,9 +56,11 @@ def serve_replicas(
         import torch
 
         torch.set_num_threads(threads)
-        log_to_stderr(quiet=quiet)
         lm = load(model, adapter=adapter, dtype=dtype, max_rows=rows, progress=False)
-        return create_app(lm, settings, replica=serve.get_replica_context().replica_tag)
+        app = create_app(lm, settings, replica=serve.get_replica_context().replica_tag)
+        app.state.log = ExitStack()  # as long as the replica lives
+        app.state.log.enter_context(log_to_stderr(quiet=quiet))
+        return app
 
     stopped = threading.Event()
     previous: dict[int, Any] = {}
