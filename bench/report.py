@@ -51,10 +51,10 @@ def main() -> None:
         task = progress.add_task("measuring", total=total)
         for dtype, drafts, modes in runs:
             adapter = options.adapter if options.adapter == "auto" else Path(options.adapter)
-            lm = trifolium.load(dtype=dtype, adapter=adapter, free_rows=options.free_rows)
+            lm = trifolium.load(dtype=dtype, adapter=adapter)
             totals = compare(
                 lm, prompts, modes, progress=lambda: progress.advance(task), drafts=drafts,
-                max_tokens=options.max_tokens, threshold=options.threshold,
+                max_tokens=options.max_tokens, threshold=options.threshold, free_rows=options.free_rows,
             )  # fmt: skip
             found = report(lm, totals)["modes"]
             for mode, values in found.items():

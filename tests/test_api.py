@@ -22,11 +22,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["float32", "int8"])
 def lm(folder: Path, request: pytest.FixtureRequest) -> trifolium.LM:
-    return trifolium.load(folder, adapter=folder / "adapter.safetensors", dtype=request.param, free_rows=True)
+    return trifolium.load(folder, adapter=folder / "adapter.safetensors", dtype=request.param)
 
 
 def test_modes_agree_and_the_result_knows_the_model(lm):
-    verified = lm.generate("Hello there", max_tokens=20)
+    verified = lm.generate("Hello there", max_tokens=20, free_rows=True)
     assert verified.token_ids == lm.generate("Hello there", max_tokens=20, mode="ar").token_ids
     assert verified.model == "tiny" and verified.load_seconds == lm.load_seconds > 0
     assert verified.mode == "verified" and verified.drafts == "both"
@@ -47,7 +47,7 @@ def test_prompts_as_text_messages_and_ids(lm):
 
 
 def test_streams_tell_the_whole_answer_and_can_be_left(lm):
-    events = list(lm.stream("Hello", max_tokens=12))
+    events = list(lm.stream("Hello", max_tokens=12, free_rows=True))
     assert "".join(e.text for e in events if isinstance(e, trifolium.TextEvent)) == events[-1].result.text
     assert events[-1].result.model == "tiny"
     assert any(isinstance(e, trifolium.CanvasEvent) for e in events)

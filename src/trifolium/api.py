@@ -47,7 +47,6 @@ class LM:
         dtype: str = "float32",
         load_seconds: float = 0.0,
         max_rows: int = MAX_ROWS,
-        free_rows: bool = False,
         notes: Sequence[str] = (),
     ) -> None:
         self.model = model
@@ -57,7 +56,7 @@ class LM:
         self.load_seconds = load_seconds
         self.notes = tuple(notes)
         """What went otherwise than it should while the model was loaded."""
-        self.engine = Engine(model, tokenizer, max_rows=max_rows, free_rows=free_rows)
+        self.engine = Engine(model, tokenizer, max_rows=max_rows)
         self._template = ChatTemplate.of(tokenizer)
 
     def encode(self, prompt: Prompt, *, system: str | None = None) -> list[int]:
@@ -133,7 +132,6 @@ def load(
     adapter: Literal["auto"] | str | Path | None = "auto",
     dtype: DTypeName = "auto",
     max_rows: int = MAX_ROWS,
-    free_rows: bool = False,
     progress: bool = True,
 ) -> LM:
     """Load a model for generation.
@@ -142,7 +140,7 @@ def load(
     the one in the package that was made for these weights, or the checkpoint's own preview parameters, if it has any.
     `dtype`: how products are computed; "auto" is chosen by the machine and the model (`dtypes.choose`), and the LM's
     and every result's `dtype` say what it was. `max_rows`: row budget of a decoding pass, of which requests
-    take what is worth its time; with `free_rows`, all that may save a pass (drafts to look at, passes to count).
+    take what is worth its time.
     Weights of larger models are kept as they are multiplied (`checkpoint.prepared`); the LM's `notes` say where that
     failed.
     Raises NotFoundError, DownloadError or a CheckpointError; AdapterMismatchError if a named adapter was made for other
@@ -172,7 +170,6 @@ def load(
         dtype=chosen,
         load_seconds=seconds,
         max_rows=max_rows,
-        free_rows=free_rows,
         notes=notes,
     )
 

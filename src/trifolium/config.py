@@ -7,7 +7,7 @@ E experts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -15,6 +15,11 @@ from .errors import ConfigError
 
 MAX_BLOCK = 256
 """Positions of a block, at most."""
+
+MAX_LOGPROBS = 20
+"""Alternatives whose log-probabilities a request may ask for, as in OpenAI's API."""
+
+LogitBias = dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100.0, le=100.0)]]
 
 
 class Frozen(BaseModel):
@@ -221,7 +226,10 @@ class AdapterConfig(Frozen):
 
 
 class SamplingParams(Frozen):
-    """How tokens are chosen. Temperature 0 is greedy. Penalties follow OpenAI's and transformers' definitions."""
+    """How tokens are chosen. Temperature 0 is greedy. Penalties follow OpenAI's and transformers' definitions.
+
+    `logit_bias`: what is added to these tokens' logits before anything else.
+    """
 
     temperature: float = Field(0.0, ge=0.0, le=100.0)
     top_k: int = Field(0, ge=0)
@@ -231,10 +239,15 @@ class SamplingParams(Frozen):
     presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
     frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
     seed: int = Field(0, ge=0, lt=2**64)
+    logit_bias: LogitBias = {}
 
 
 class DecodeConfig(Frozen):
-    """How a request decodes: the mode, its blocks, its drafts, and when it ends."""
+    """How a request decodes: the mode, its blocks, its drafts, when it ends, and what is told of each token.
+
+    `free_rows`: take all rows that may save a pass, worth their time or not: previews to look at, passes to count.
+    `logprobs`: how many of the likeliest tokens to name at each position, beside the chosen one's log-probability.
+    """
 
     mode: Literal["verified", "diffusion", "ar"] = "verified"
     drafts: Literal["preview", "ngram", "both", "none"] = "both"
@@ -244,6 +257,8 @@ class DecodeConfig(Frozen):
     entropy_bound: float = Field(0.3, ge=0.0)
     top_n: int = Field(1, gt=0)
     remask: bool = False
+    free_rows: bool = False
     max_tokens: int = Field(256, gt=0)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)

@@ -60,10 +60,16 @@ def bench(
     from ..api import split_options
     from ..evaluate import speed
 
-    settings = {"drafts": drafts, "block_size": block_size, "threshold": threshold, "max_tokens": max_tokens}
+    settings = {
+        "drafts": drafts,
+        "block_size": block_size,
+        "threshold": threshold,
+        "free_rows": free_rows,
+        "max_tokens": max_tokens,
+    }
     split_options(settings)
     conversations = speed.read_prompts(prompts)[:limit]
-    lm = o.load_model(model, adapter, dtype, rows, free_rows)
+    lm = o.load_model(model, adapter, dtype, rows)
     chosen = _modes(modes, lm)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -44,6 +44,7 @@ def chat(
         "drafts": drafts,
         "block_size": block_size,
         "threshold": threshold,
+        "free_rows": free_rows,
         "max_tokens": max_tokens,
         "temperature": temperature,
         "top_p": top_p,
@@ -52,7 +53,7 @@ def chat(
     split_options(settings)
     console = Console(highlight=False)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    lm = o.load_model(model, adapter, dtype, rows, free_rows, say=console.print if terminal else None)
+    lm = o.load_model(model, adapter, dtype, rows, say=console.print if terminal else None)
     conversation = Conversation(lm, settings, console, system=system, terminal=terminal)
     history = history_file(os.environ) if terminal else None
     _read_history(history)

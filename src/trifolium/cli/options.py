@@ -65,7 +65,6 @@ def load_model(
     adapter: str,
     dtype: str,
     rows: int = ROWS,
-    free_rows: bool = False,
     *,
     say: Callable[[str], None] | None = None,
 ) -> LM:
@@ -78,7 +77,7 @@ def load_model(
         say(f"loading {model} ...")
     chosen: Any = dtype
     named = None if adapter == "none" else adapter
-    lm = load(model, adapter=named, dtype=chosen, max_rows=rows, free_rows=free_rows, progress=sys.stderr.isatty())
+    lm = load(model, adapter=named, dtype=chosen, max_rows=rows, progress=sys.stderr.isatty())
     for text in lm.notes:
         note(text)
     return lm

@@ -59,6 +59,7 @@ def run(
         "block_size": block_size,
         "policy": policy,
         "threshold": threshold,
+        "free_rows": free_rows,
         "remask": remask,
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -72,7 +73,7 @@ def run(
         "stop": tuple(stop or ()),
     }
     split_options(settings)  # faults show before a model is loaded
-    lm = o.load_model(model, adapter, dtype, rows, free_rows)
+    lm = o.load_model(model, adapter, dtype, rows)
     if as_json:
         result = lm.generate(message, system=system, **settings)
         print(json.dumps(result.as_dict(), ensure_ascii=False))

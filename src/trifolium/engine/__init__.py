@@ -1,7 +1,7 @@
 """The engine: requests in, tokens out, one pass at a time."""
 
 from .engine import MAX_ROWS, MAX_RUNNING, Engine, Handle, Stats
-from .events import CanvasEvent, Cell, Event, FinishedEvent, Result, TextEvent
+from .events import CanvasEvent, Cell, Event, FinishedEvent, Result, TextEvent, TokenLogprob
 from .request import Request
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "Result",
     "Stats",
     "TextEvent",
+    "TokenLogprob",
 ]

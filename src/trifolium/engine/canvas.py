@@ -16,11 +16,12 @@ from torch import Tensor
 from ..model import MASK
 from .costs import Budget
 from .drafts import Draft
-from .events import Cell
+from .events import Cell, TokenLogprob
 from .plan import Outcome, Plan
 from .policies import Guess, make_policy, most_confident
 from .proposals import Proposer, Readout, probabilities
 from .request import Live
+from .sampling import logprob_of
 
 REMASK_BELOW = 0.25
 """With `remask`, a token is masked again if its probability falls below this share of what it was accepted with."""
@@ -30,23 +31,26 @@ REMASK_BELOW = 0.25
 class Canvas:
     """One block. `emitted`: how many of its first tokens the user has; `remasked`: positions that had their chance.
 
-    `context` [D]: the final hidden vector of the commit row before the block, which the chain reads.
+    `context` [D]: the final hidden vector of the commit row before the block, which the chain reads. `logprobs`: what
+    was said of each token when it was accepted, if the request asked for it.
     """
 
     tokens: list[int | None]
     confidences: list[float]
+    logprobs: list[TokenLogprob | None]
     context: Tensor | None = None
     emitted: int = 0
     remasked: set[int] = field(default_factory=set)
 
     @classmethod
     def masked(cls, size: int) -> Canvas:
-        return cls([None] * size, [0.0] * size)
+        return cls([None] * size, [0.0] * size, [None] * size)
 
-    def put(self, index: int, token: int, confidence: float) -> None:
+    def put(self, index: int, token: int, confidence: float, logprob: TokenLogprob | None = None) -> None:
         """Fill one position."""
         self.tokens[index] = token
         self.confidences[index] = confidence
+        self.logprobs[index] = logprob
 
     def end(self, eos_ids: frozenset[int]) -> int:
         """How many positions matter: those after an end token don't."""
@@ -82,7 +86,7 @@ class DiffusionDecoder:
                 token = outcome.largest[0]
             else:
                 token = live.sampler.choose(outcome.logits[0].double().numpy(), live.position + 1)
-            canvas.put(0, token, 1.0)
+            canvas.put(0, token, 1.0, live.logprob_of(token, outcome.logits[0]))
             gained = True
         guesses = _Filling(live, canvas, self._proposer, outcome.blocks[0]).run(gained) if outcome.blocks else {}
         self._emit(canvas)
@@ -96,7 +100,7 @@ class DiffusionDecoder:
         whole = None not in canvas.tokens[:end]
         if whole or not live.request.decode.remask:
             while canvas.emitted < end and not live.done and (token := canvas.tokens[canvas.emitted]) is not None:
-                live.emit(token)
+                live.emit(token, canvas.logprobs[canvas.emitted])
                 canvas.emitted += 1
         if whole:
             self._canvas = None
@@ -150,7 +154,7 @@ class _Filling:
             if picked is None:
                 break
             gained = True
-            canvas.put(picked.index, picked.token, picked.confidence)
+            canvas.put(picked.index, picked.token, picked.confidence, picked.logprob)
             end = canvas.end(self._live.eos_ids)
             guesses = {i: guess for i, guess in guesses.items() if i != picked.index and i < end}
             if picked.index + 1 in guesses:
@@ -192,4 +196,6 @@ class _Filling:
         confidence = float(mass[np.searchsorted(ids, token)])
         listed = mass[mass > 0]
         entropy = float(-(listed * np.log(listed)).sum()) - (rest * float(np.log(rest)) if rest > 0 else 0.0)
-        return Guess(index, token, confidence, entropy)
+        count = live.request.decode.logprobs
+        logprob = None if count is None else logprob_of(token, logits, count, ids, self._readout.log_tail(row))
+        return Guess(index, token, confidence, entropy, logprob)

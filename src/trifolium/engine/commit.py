@@ -57,7 +57,7 @@ class VerifiedDecoder:
             else:
                 token = live.sampler.choose(outcome.logits[row].double().numpy(), position)
             right = layout.child(row, token)
-            if live.emit(token):
+            if live.emit(token, live.logprob_of(token, outcome.logits[row])):
                 emitted.append(token)
                 if right is not None:
                     live.accepted_by[layout.draft.source] += 1

@@ -123,8 +123,8 @@ class Engine:
     rows round by the number of rows.
 
     `tokenizer` None: answers have no text, and only `eos_ids` end them. `max_running`: how many requests share passes;
-    others wait. `max_rows`: row budget of a decoding pass, of which requests take what is worth its time; with
-    `free_rows` they take all that may save a pass. `max_state_bytes`: for all requests' states and the prefix
+    others wait. `max_rows`: row budget of a decoding pass, of which requests take what is worth its time
+    (or all that may save a pass: `DecodeConfig.free_rows`). `max_state_bytes`: for all requests' states and the prefix
     cache together; half of what the machine has left, unless given. Weights and a pass's own tensors come on top.
     `max_prefix_bytes`: for the prefix cache, 0 for none; half of that, unless given. The cache is this engine's own:
     model, dtype and adapter stay what they are. `extra_drafts`: further draft sources for a request.
@@ -138,7 +138,6 @@ class Engine:
         eos_ids: frozenset[int] | None = None,
         max_running: int = MAX_RUNNING,
         max_rows: int = MAX_ROWS,
-        free_rows: bool = False,
         max_state_bytes: int | None = None,
         max_prefix_bytes: int | None = None,
         extra_drafts: ExtraDrafts | None = None,
@@ -157,10 +156,10 @@ class Engine:
         if max_prefix_bytes is None:
             max_prefix_bytes = int(max_state_bytes * PREFIX_SHARE)
         self._limits = Limits(max_running, max_rows, max_state_bytes, max_prefix_bytes, model.row_exact)
-        self._costs, self._free_rows = PassCosts(), free_rows
+        self._costs = PassCosts()
         self._accepted: list[float] = []
         self._calibration = Calibration()
-        self._scheduler = Scheduler(self._limits, self._size, None if free_rows else self._costs)
+        self._scheduler = Scheduler(self._limits, self._size, self._costs)
         self._count = self._passes = self._rows = 0
 
     def add(self, request: Request) -> Handle:
@@ -345,7 +344,7 @@ class Engine:
         if drafts != "none" and not self.model.exact:
             live.notes += ("products in this dtype round by the number of rows: verified may differ from ar in places",)
         live.drafts = drafts
-        if sources and not self._costs.known and not self._free_rows:
+        if sources and not self._costs.known and not decode.free_rows:
             self._try_out()
         return VerifiedDecoder(live, DraftBook(sources, self._calibration), previews, block)
 

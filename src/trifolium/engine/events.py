@@ -8,6 +8,19 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """A token of the answer and the log-probability that the model gave it, before bias, penalties and temperature.
+
+    `top`: the likeliest tokens of its position and theirs, best first. In `diffusion` the numbers are those that the
+    token was accepted by, at the request's temperature, and `top` names only candidates that were looked at.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class Result:
     """A finished answer. `passes`, `seconds` and the rates count decoding; prompt work is counted apart.
 
@@ -19,7 +32,7 @@ class Result:
     the stop string, if one ended it. `accepted_by` counts accepted drafts by their source. `experts_per_pass`: distinct
     experts that a decoding pass read in a mixture layer, on average (0 without such layers). In a shared pass the whole
     pass's time counts for each of its requests. `dtype`: how products were computed. `notes`: what was done otherwise
-    than asked.
+    than asked. `logprobs`: one for each of `token_ids`, if they were asked for.
     """
 
     text: str
@@ -40,6 +53,7 @@ class Result:
     experts_per_pass: float = 0.0
     cached_tokens: int = 0
     notes: tuple[str, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
     @property
     def tokens(self) -> int:
@@ -83,10 +97,14 @@ class Result:
 
 @dataclass(frozen=True)
 class TextEvent:
-    """Text that is final. `token_ids`: tokens emitted since the last event; both grow in step, not one for one."""
+    """Text that is final. `token_ids`: tokens emitted since the last event; both grow in step, not one for one.
+
+    `logprobs`: one for each token, if they were asked for.
+    """
 
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)

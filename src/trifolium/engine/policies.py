@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..config import DecodeConfig
+from .events import TokenLogprob
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Guess:
     token: int
     confidence: float
     entropy: float
+    logprob: TokenLogprob | None = None
 
 
 class Policy(Protocol):

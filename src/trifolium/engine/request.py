@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Literal
 from ..config import DecodeConfig, SamplingParams
 from ..errors import PromptError, UsageError
 from ..model import RequestState
-from .events import CanvasEvent, Cell, Event, FinishedEvent, Result, TextEvent
-from .sampling import Sampler
+from .events import CanvasEvent, Cell, Event, FinishedEvent, Result, TextEvent, TokenLogprob
+from .sampling import Sampler, logprob_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..text import Tokenizer
 
 
@@ -40,6 +42,8 @@ class Request:
             )
         if not all(0 <= token < vocab_size for token in self.prompt):
             raise PromptError(f"the prompt holds a token outside the vocabulary of {vocab_size}")
+        if outside := [token for token in self.sampling.logit_bias if token >= vocab_size]:
+            raise UsageError(f"logit_bias names tokens outside the vocabulary of {vocab_size}: {outside[:8]}")
         if self.decode.stop and not has_tokenizer:
             raise UsageError("stop strings need a tokenizer")
 
@@ -125,6 +129,7 @@ class Live:
         self.error: Exception | None = None
         self.events: deque[Event] = deque()
         self.result: Result | None = None
+        self._logprobs: list[TokenLogprob] | None = None if request.decode.logprobs is None else []
         self._reported = self.prompt_tokens
 
     @property
@@ -147,12 +152,14 @@ class Live:
         """Whether no further pass is needed."""
         return self.finish_reason is not None or self.error is not None
 
-    def emit(self, token: int) -> bool:
+    def emit(self, token: int, logprob: TokenLogprob | None = None) -> bool:
         """Make `token` the next one of the answer, or end with it. Returns whether it is part of the answer."""
         if token in self.eos_ids:
             self.finish_reason = "stop"
             return False
         self.tokens.append(token)
+        if self._logprobs is not None and logprob is not None:
+            self._logprobs.append(logprob)
         self.sampler.push(token, self.position)
         self.text.push(token)
         if self.text.stop is not None:
@@ -160,6 +167,11 @@ class Live:
         elif self.remaining == 0:
             self.finish_reason = "length"
         return True
+
+    def logprob_of(self, token: int, logits_V: Tensor) -> TokenLogprob | None:
+        """What the model's logits say of a token, if the request asked for it."""
+        count = self.request.decode.logprobs
+        return None if count is None else logprob_of(token, logits_V.double().numpy(), count)
 
     def show_canvas(self, cells: Sequence[Cell]) -> None:
         """Tell watchers what the canvas after the last emitted token looks like."""
@@ -183,9 +195,10 @@ class Live:
         if self.finish_reason is not None:
             self.text.finish()
         text, new = self.text.take(), tuple(self.tokens[self._reported :])
+        logprobs = tuple((self._logprobs or ())[self._reported - self.prompt_tokens :])
         self._reported = len(self.tokens)
         if text or new:
-            self.events.append(TextEvent(text, new))
+            self.events.append(TextEvent(text, new, logprobs))
         if self.finish_reason is not None:
             self.result = self._result(self.finish_reason)
             self.events.append(FinishedEvent(self.result))
@@ -208,4 +221,5 @@ class Live:
             mode=self.request.decode.mode,
             drafts=self.drafts,
             notes=self.notes,
+            logprobs=None if self._logprobs is None else tuple(self._logprobs),
         )

@@ -1,4 +1,4 @@
-"""Choosing a token from logits: penalties -> temperature -> top-k -> top-p -> min-p -> Gumbel-max with keyed noise.
+"""Choosing a token from logits: bias -> penalties -> temperature -> top-k -> top-p -> min-p -> keyed Gumbel-max.
 
 Noise is a pure function of (seed, position, token id), so a draft and the row that verifies it make the same choice
 from the same logits, in any mode and any batch. With x the id-th 64-bit output of Philox4x64-10 (Salmon et al. 2011,
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import SamplingParams
+from .events import TokenLogprob
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -82,6 +83,27 @@ def filtered(logits: Floats, params: SamplingParams) -> tuple[Ids, Floats]:
     return kept, values[kept]
 
 
+def logprob_of(
+    token: int, logits: Floats, count: int, ids: Ids | None = None, log_tail: float = -np.inf
+) -> TokenLogprob:
+    """A token's log-softmax among logits [n], of all tokens or of `ids` (ascending), and that of the `count` largest.
+
+    `log_tail`: log of the exp-sum of tokens that the logits leave out. The token must be among them.
+    """
+    shift = max(float(logits.max()), log_tail)
+    total = shift + float(np.log(np.exp(logits - shift).sum() + np.exp(log_tail - shift)))
+    count = min(count, len(logits))
+    top = np.argpartition(-logits, count - 1)[:count] if count else np.empty(0, np.int64)
+    top = top[np.argsort(-logits[top], kind="stable")]
+    names = top if ids is None else ids[top]
+    at = token if ids is None else int(np.searchsorted(ids, token))
+    return TokenLogprob(
+        token,
+        float(logits[at]) - total,
+        tuple((int(i), float(logits[t]) - total) for i, t in zip(names, top, strict=True)),
+    )
+
+
 class Sampler:
     """Chooses one request's tokens. `push` every token of the answer, so that penalties know the history."""
 
@@ -92,8 +114,10 @@ class Sampler:
         self._seen = set(prompt)
         self._noise: dict[int, npt.NDArray[np.uint64]] = {}
         p = params
-        self.penalised = p.repetition_penalty != 1.0 or p.presence_penalty != 0.0 or p.frequency_penalty != 0.0
-        self.plain_greedy = p.temperature == 0.0 and not self.penalised
+        self._bias_ids = np.array(sorted(p.logit_bias), dtype=np.int64)
+        self._bias = np.array([p.logit_bias[token] for token in self._bias_ids.tolist()], dtype=np.float64)
+        self._penalised = p.repetition_penalty != 1.0 or p.presence_penalty != 0.0 or p.frequency_penalty != 0.0
+        self.plain_greedy = p.temperature == 0.0 and not self._penalised and not len(self._bias)
         """Whether every choice is just the largest logit."""
 
     def push(self, token: int, position: int) -> None:
@@ -107,7 +131,7 @@ class Sampler:
 
         `ahead`: tokens that stand between the recorded history and `position` (proposals, for drafts).
         """
-        values = self._penalise(logits, ids, ahead) if self.penalised else logits
+        values = self._adjusted(logits, ids, ahead)
         if self.params.temperature == 0.0:
             index = int(np.argmax(values))
         else:
@@ -125,7 +149,7 @@ class Sampler:
         The first is what `choose` would choose. Likelihoods are the softmax of what the choice maximises: near 1 where
         the noise has decided, spread where a small error of the logits would change the choice.
         """
-        values = self._penalise(logits, ids, ahead) if self.penalised else logits
+        values = self._adjusted(logits, ids, ahead)
         if self.params.temperature > 0.0:
             kept, values = filtered(values, self.params)
             ids = ids[kept]
@@ -138,6 +162,17 @@ class Sampler:
         if position not in self._noise:
             self._noise[position] = keyed_bits(self.params.seed, position, self.vocab_size)
         return self._noise[position]
+
+    def _adjusted(self, logits: Floats, ids: Ids | None, ahead: Sequence[int]) -> Floats:
+        """The logits of all tokens, or of `ids`, after bias and penalties."""
+        if len(self._bias):
+            logits = logits.copy()
+            if ids is None:
+                logits[self._bias_ids] += self._bias
+            else:
+                _, here, there = np.intersect1d(ids, self._bias_ids, assume_unique=True, return_indices=True)
+                logits[here] += self._bias[there]
+        return self._penalise(logits, ids, ahead) if self._penalised else logits
 
     def _penalise(self, logits: Floats, ids: Ids | None, ahead: Sequence[int]) -> Floats:
         """Repetition penalty over prompt and answer (Keskar et al. 2019, arXiv:1909.05858); presence and frequency

@@ -172,7 +172,8 @@ class Scheduler:
         for i, job in enumerate(sorted(decoding, key=lambda job: job.rows)):
             try:
                 share = max(1, left // (len(decoding) - i))
-                plan = job.decoder.plan(Budget(share, total - max(1, job.rows), self._costs))
+                costs = None if job.live.request.decode.free_rows else self._costs
+                plan = job.decoder.plan(Budget(share, total - max(1, job.rows), costs))
             except Exception as error:
                 job.live.fail(error)
                 continue
