@@ -59,15 +59,16 @@ _ENDED = Allowed(b"", 0, True)
 class Guide:
     """Follows the tokens of one answer, and looks ahead along proposals without losing its place.
 
-    `keep`: the tokens that may appear at all, as bits (no special tokens, no padding, end tokens as the request wants
-    them). What it says after a path is a function of the constraint and the tokens alone: where the path was reached
-    from, by drafts or token by token, makes no difference.
+    `keep`: the tokens that may appear at all, as bits: no special tokens, no padding, and of the end tokens those in
+    `ends`. What it says after a path is a function of the constraint and the tokens alone: where the path was reached
+    from, by drafts or token by token, makes no difference. `what` names the constraint in errors.
     """
 
-    def __init__(self, matcher: LLMatcher, keep: bytes, what: str = "constraint") -> None:
+    def __init__(self, matcher: LLMatcher, keep: int, ends: frozenset[int] = frozenset(), what: str = "text") -> None:
         self._matcher = matcher
-        self._keep = int.from_bytes(keep, "little")
-        self._size = len(keep)
+        self._keep = keep
+        self._size = (keep.bit_length() + 7) // 8
+        self._ends = ends
         self._what = what
         self._at: list[int] = []  # what the matcher has consumed beyond the answer
         self._known: dict[Path, Allowed] = {}
@@ -101,15 +102,13 @@ class Guide:
             if token is None:
                 break
             out.append(token)
-            if not self._goes_on(token):
+            if token in self._ends:
                 break
         return out[len(path) :]
 
-    def _goes_on(self, token: int) -> bool:
-        """Whether a token is part of the text: the matcher stops at end tokens, which nothing follows."""
-        return token not in self._ends
-
     def _look(self, path: Path) -> Allowed:
+        if path and path[-1] in self._ends:
+            return _ENDED
         self._move(path)
         matcher = self._matcher
         if matcher.is_stopped() and not matcher.is_error():

@@ -51,16 +51,14 @@ class VerifiedDecoder:
         emitted: list[int] = []
         path = [0]
         while True:
-            row, position = path[-1], live.position + 1
-            if live.sampler.plain_greedy:
-                token = outcome.largest[row]
-            else:
-                token = live.sampler.choose(outcome.logits[row].double().numpy(), position)
+            row = path[-1]
+            forced = live.guide is not None and live.guide.after().single is not None
+            token = live.choose(outcome.logits[row], outcome.largest[row])
             right = layout.child(row, token)
             if live.emit(token, live.logprob_of(token, outcome.logits[row])):
                 emitted.append(token)
                 if right is not None:
-                    live.accepted_by[layout.draft.source] += 1
+                    live.accepted_by["forced" if forced else layout.draft.source] += 1
             if live.done or right is None:
                 break
             path.append(right)
@@ -68,11 +66,13 @@ class VerifiedDecoder:
         if self._previews is not None:
             self._previews.learn(emitted)
         self._book.learn(emitted)
+        if live.drafts != "none":
+            live.finish_forced()
         row = path[-1]
         if live.done or row not in layout.previewed:
             return None
         block = outcome.blocks[layout.previewed.index(row)]
-        return Ask(live.sampler, block, outcome.hidden[row], live.tokens[-1], live.position + 1)
+        return Ask(live.sampler, block, outcome.hidden[row], live.tokens[-1], live.position + 1, live.guide)
 
     def receive(self, draft: Draft) -> None:
         assert self._previews is not None

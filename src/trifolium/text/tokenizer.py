@@ -52,6 +52,13 @@ class Tokenizer:
         ids = self.encode_spans(text, [(0, len(text))] if special else [])
         return [self.bos_id, *ids] if add_bos and self.bos_id is not None else ids
 
+    def encode_within(self, text: str) -> list[int]:
+        """Token ids of text that stands inside other text: nothing is put before it, and special tokens stay text."""
+        ids: list[int] = []
+        for piece in self._added.split(_without_surrogates(text), ()):
+            ids.extend([piece] if isinstance(piece, int) else self._vocabulary.encode_plain(piece, False))
+        return ids
+
     def encode_spans(self, text: str, trusted: Sequence[tuple[int, int]]) -> list[int]:
         """Token ids of `text`, in which special tokens count only inside the spans `trusted` (sorted, disjoint)."""
         ids: list[int] = []
