@@ -70,7 +70,7 @@ class Compiler:
         ends = sorted(i for i in eos_ids if i < tokenizer.vocab_size)
         pieces = _Pieces(tokenizer, ends)
         self._tokenizer = LLTokenizer(TokenizerWrapper(pieces), eos_token=pieces.eos_tokens)
-        self._ends = frozenset(ends)
+        self._ends = _bits(ends)
         self._text = _bits(i for i in pieces.plain if i < vocab_size)
         self._made: OrderedDict[Constraint, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
@@ -91,8 +91,7 @@ class Compiler:
                 self._keep(constraint, matcher)
             self._made.move_to_end(constraint)
             matcher = matcher.deep_copy()
-        ends = self._ends if may_end else frozenset[int]()
-        return Guide(matcher, self._text | _bits(ends), ends, constraint.kind)
+        return Guide(matcher, self._text, self._ends if may_end else 0, constraint.kind)
 
     def _compile(self, constraint: Constraint) -> LLMatcher:
         try:

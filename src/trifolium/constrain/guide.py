@@ -25,7 +25,8 @@ Path = tuple[int, ...]
 class Allowed:
     """What may stand at one position: a mask over the vocabulary, one bit a token, lowest first.
 
-    `ended`: the text is complete, and nothing can follow. `count`: how many tokens may follow, end tokens included.
+    `ended`: the text is complete, and nothing can follow (end tokens neither: the answer is over without one). `count`:
+    how many tokens may follow, end tokens included where the text may end here.
     """
 
     bits: bytes
@@ -47,6 +48,8 @@ class Allowed:
 
     def among(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of `ids` are allowed."""
+        if self.ended:
+            return np.zeros(len(ids), bool)
         bits = np.frombuffer(self.bits, np.uint8)
         known = ids >> 3 < len(bits)
         where = np.where(known, ids >> 3, 0)
@@ -59,16 +62,16 @@ _ENDED = Allowed(b"", 0, True)
 class Guide:
     """Follows the tokens of one answer, and looks ahead along proposals without losing its place.
 
-    `keep`: the tokens that may appear at all, as bits: no special tokens, no padding, and of the end tokens those in
-    `ends`. What it says after a path is a function of the constraint and the tokens alone: where the path was reached
+    `text`: the tokens that may appear in a text at all, as bits: no special tokens, no padding. `ends`: the end tokens
+    that may follow it, as bits. What it says after a path is a function of the constraint and the tokens alone: where the path was reached
     from, by drafts or token by token, makes no difference. `what` names the constraint in errors.
     """
 
-    def __init__(self, matcher: LLMatcher, keep: int, ends: frozenset[int] = frozenset(), what: str = "text") -> None:
+    def __init__(self, matcher: LLMatcher, text: int, ends: int = 0, what: str = "constraint") -> None:
         self._matcher = matcher
-        self._keep = keep
-        self._size = (keep.bit_length() + 7) // 8
+        self._text = text
         self._ends = ends
+        self._size = ((text | ends).bit_length() + 7) // 8
         self._what = what
         self._at: list[int] = []  # what the matcher has consumed beyond the answer
         self._known: dict[Path, Allowed] = {}
@@ -102,20 +105,19 @@ class Guide:
             if token is None:
                 break
             out.append(token)
-            if token in self._ends:
-                break
         return out[len(path) :]
 
     def _look(self, path: Path) -> Allowed:
-        if path and path[-1] in self._ends:
+        if path and self._ends >> path[-1] & 1:
             return _ENDED
         self._move(path)
         matcher = self._matcher
         if matcher.is_stopped() and not matcher.is_error():
             return _ENDED
-        bits = int.from_bytes(matcher.compute_bitmask(), "little") & self._keep
+        mask = int.from_bytes(matcher.compute_bitmask(), "little")
         self._check()
-        if not bits:
+        bits = mask & (self._text | self._ends)
+        if not mask & self._text:
             if matcher.is_accepting():
                 return _ENDED
             raise ConstraintError(f"the {self._what} leaves no token to go on with, and the text isn't complete")

@@ -72,6 +72,9 @@ def json_schema(schema: Schema, *, whitespace: str | None = None) -> Constraint:
             raise ConstraintError(f"the schema is not JSON: {error}") from None
     if not isinstance(schema, (Mapping, bool)):
         raise ConstraintError(f"a schema is a JSON object, true or false, not {type(schema).__name__}")
+    if schema is False:
+        raise ConstraintError("nothing satisfies the schema false")
+    schema = {} if schema is True else schema
     check_schema(schema)
     try:
         text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

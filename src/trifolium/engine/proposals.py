@@ -172,6 +172,8 @@ class Proposer:
         mass, rest = probabilities(values, readout.log_tail(row))
         if ask.guide is not None:
             allowed = ask.guide.after(path)
+            if allowed.ended:
+                return []
             if allowed.single is not None:
                 node = tree.add(allowed.single, 1.0, leaf.node, forced=True)
                 return [_Leaf(leaf.ask, node, allowed.single, leaf.reach, carry)]

@@ -194,7 +194,7 @@ class Live:
         if self.guide is None or self.done or self._logprobs is not None:
             return
         run = self.guide.run(limit=self.remaining)
-        if run and (run[-1] in self.eos_ids or self.guide.after(run).ended):
+        if run and self.guide.after(run).ended:
             for token in run:
                 self.accepted_by["forced"] += self.emit(token)
 
