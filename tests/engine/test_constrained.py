@@ -111,8 +111,9 @@ def test_verified_equals_ar(dtype, sampling):
             )
             block = rng.choice([None, 1, 2, 7])
             free = rng.random() < 0.7
-            got = one.run([make(constraint, "verified", sampling, prompt=prompt, drafts=drafts, block_size=block,
-                                free_rows=free)])[0]
+            got = one.run(
+                [make(constraint, "verified", sampling, prompt=prompt, drafts=drafts, block_size=block, free_rows=free)]
+            )[0]
             assert got.token_ids == ar.token_ids and got.finish_reason == ar.finish_reason
             assert got.text == ar.text
             saved += ar.passes - got.passes
@@ -122,9 +123,7 @@ def test_verified_equals_ar(dtype, sampling):
 
 def test_ar_may_jump_over_what_is_forced(model):
     for constraint in EXAMPLES:
-        plain, jumping = (
-            engine(model).run([make(constraint, drafts=drafts)])[0] for drafts in ("both", "forced")
-        )
+        plain, jumping = (engine(model).run([make(constraint, drafts=drafts)])[0] for drafts in ("both", "forced"))
         assert plain.token_ids == jumping.token_ids and jumping.mode == "ar"
         assert jumping.passes < plain.passes
         assert jumping.accepted_by["forced"] == jumping.tokens - jumping.passes > 0
@@ -255,8 +254,14 @@ def test_a_bad_constraint_is_refused_before_anything_runs(model):
 
 def test_the_canvas_shows_literals_pinned(model):
     one = engine(model)
-    handle = one.add(make(json_schema({"type": "array", "prefixItems": [{"type": "boolean"}] * 4, "minItems": 4,
-                                       "items": False}), "diffusion", block_size=9, threshold=1.0))
+    handle = one.add(
+        make(
+            json_schema({"type": "array", "prefixItems": [{"type": "boolean"}] * 4, "minItems": 4, "items": False}),
+            "diffusion",
+            block_size=9,
+            threshold=1.0,
+        )
+    )
     events = []
     while one.step():
         events += handle.events()

@@ -26,7 +26,12 @@ DType = Annotated[
     str, typer.Option("--dtype", help=f"How products are computed: auto (by CPU and model), {', '.join(DTYPES)}.")
 ]
 Mode = Annotated[str, typer.Option(help="verified (equal to ar, in fewer passes), diffusion, or ar.")]
-Drafts = Annotated[str, typer.Option(help="Where verified's drafts come from: preview, ngram, both, forced (only what a constraint leaves no choice about) or none.")]
+Drafts = Annotated[
+    str,
+    typer.Option(
+        help="Where verified's drafts come from: preview, ngram, both, forced (only what a constraint leaves no choice about) or none."
+    ),
+]
 BlockSize = Annotated[int | None, typer.Option(help="Positions previewed or filled together. [default: the adapter's]")]
 RowBudget = Annotated[
     int,
@@ -58,7 +63,9 @@ System = Annotated[str | None, typer.Option(help="The system message. [default: 
 Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")]
 Schema = Annotated[
     str | None,
-    typer.Option(help="Answer with JSON that fits this JSON Schema: a file, or the schema itself.", metavar="FILE|JSON"),
+    typer.Option(
+        help="Answer with JSON that fits this JSON Schema: a file, or the schema itself.", metavar="FILE|JSON"
+    ),
 ]
 Regex = Annotated[str | None, typer.Option(help="Answer with text that matches this pattern as a whole.")]
 Grammar = Annotated[

@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False)
 
 _EPILOG = (
     'Examples: trifolium run "Name the capital of France."  |  trifolium run --mode diffusion "Tell a story"  |  '
-    "echo Hello | trifolium run - --json  |  trifolium run --schema person.json \"Invent a person.\""
+    'echo Hello | trifolium run - --json  |  trifolium run --schema person.json "Invent a person."'
 )
 
 
