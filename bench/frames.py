@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trifolium.files import replacing
+
 BLUE, GREY = "#1d6fa5", "#9aa5b1"
 
 
@@ -26,9 +28,8 @@ def frame(path: Path, columns: int, size: tuple[float, float] = (10, 3.4), **opt
             axis.spines[["top", "right"]].set_visible(False)
             if axis.get_legend_handles_labels()[0]:
                 axis.legend(frameon=False, fontsize=8)
-        temporary = path.with_name(path.name + ".partial.png")
-        figure.savefig(temporary, dpi=130)
-        temporary.replace(path)
+        with replacing(path) as partial:
+            figure.savefig(partial, dpi=130)
     finally:
         plt.close(figure)
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trifolium.files import replacing
+
 from .matrix import BY_NAME, WORKLOADS
 from .pictures import draw, title
 from .results import Results
@@ -39,9 +41,8 @@ def write(results: Results, folder: Path, pictures: Path, notes: Path = NOTES) -
 
 
 def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".partial")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def as_dict(results: Results) -> dict[str, Any]:

@@ -60,8 +60,14 @@ class LM:
         self.engine = Engine(model, tokenizer, max_rows=max_rows)
         self._template = ChatTemplate.of(tokenizer)
 
-    def encode(self, prompt: Prompt, *, system: str | None = None) -> list[int]:
-        """Token ids of a prompt; text and messages go through the chat template. Raises PromptError if it is empty."""
+    def encode(
+        self, prompt: Prompt, *, system: str | None = None, template: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """Token ids of a prompt; text and messages go through the chat template, with `template`'s further variables.
+
+        Raises PromptError if it is empty, or too long to be worth cutting into tokens, and TemplateError for messages
+        that the template refuses.
+        """
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise PromptError("the prompt is empty")
@@ -73,7 +79,24 @@ class LM:
         messages = list(cast(Messages, prompt))
         if system is not None:
             messages = [{"role": "system", "content": system}, *messages]
-        return encode_chat(self.tokenizer, self._template, messages)
+        contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
+        self.check_size(sum(len(content) for content in contents if isinstance(content, str)))
+        return encode_chat(self.tokenizer, self._template, messages, **(template or {}))
+
+    def check_size(self, characters: int) -> None:
+        """Raises PromptError for a text that no tokenizer could fit into the context: that takes no time to see."""
+        positions = self.model.config.max_positions
+        if characters > positions * self.tokenizer.longest:
+            raise PromptError(f"a prompt of {characters:,} characters can't fit into the context of {positions} tokens")
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model's chat template knows reasoning, in <think> blocks."""
+        return "<think>" in (self.tokenizer.chat_template or "")
+
+    def is_thinking(self, prompt: Sequence[int]) -> bool:
+        """Whether a prompt ends inside a <think> block, so that the answer begins there."""
+        return self.thinks and self.tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")
 
     def submit(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Handle:
         """Queue a prompt in the engine. `options`: the fields of SamplingParams and DecodeConfig, and one of `schema`

@@ -278,7 +278,7 @@ def test_the_least_recently_used_make_room(tmp_path: Path) -> None:
     os.utime(first, ns=(1, 1))
     os.utime(second, ns=(2, 2))
     take(weights, checkpoints[0])  # used again: now the second is the oldest
-    (weights.folder / ".x.safetensors-left").write_bytes(b"half a file of a process that was killed")
+    (weights.folder / ".x-left.safetensors").write_bytes(b"half a file of a process that was killed")
     take(weights, checkpoints[2])
     assert first.exists() and not second.exists() and len(files(weights)) == 2
     assert sum(p.stat().st_size for p in files(weights)) <= weights.limit

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkstemp
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +14,7 @@ from safetensors.torch import save_file
 
 from ..config import AdapterConfig, ModelConfig
 from ..errors import AdapterMismatchError, ConfigError, CorruptFileError, NotFoundError, UnsupportedModelError
+from ..files import replacing
 
 METADATA_KEY = "trifolium_adapter"
 
@@ -38,17 +37,8 @@ def save_adapter(path: Path, config: AdapterConfig, tensors: Mapping[str, torch.
     stored = {
         name: tensor.detach().cpu().to(torch.bfloat16, copy=True).contiguous() for name, tensor in tensors.items()
     }
-    handle, temporary = mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(handle)
-    try:
-        save_file(stored, temporary, metadata={METADATA_KEY: config.model_dump_json()})
-        with open(temporary, "rb") as file:  # noqa: PTH123 - a descriptor to flush
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as partial:
+        save_file(stored, partial, metadata={METADATA_KEY: config.model_dump_json()})
 
 
 def load_adapter(path: Path) -> tuple[AdapterConfig, dict[str, torch.Tensor]]:

@@ -24,7 +24,7 @@ import torch
 from filelock import FileLock
 
 from ..errors import ConfigError, CorruptFileError
-from ..ops.formats import INT4
+from ..ops.formats import INT4, QUANTISED
 from ..ops.linear.quantised import GROUP, Groups, QuantisedWeight, quantise, quantise_groups
 from .checkpoint import Checkpoint
 from .safetensors_file import DTYPES, contents, mapped, metadata, write
@@ -40,7 +40,6 @@ RESERVE_BYTES = 1 << 30
 """What must stay free on the disk."""
 LOCK_SECONDS = 120
 EMBED = "embed.weight"
-QUANTISED = (torch.int8, INT4)
 
 Weight = torch.Tensor | QuantisedWeight | Groups
 Layout = dict[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -191,7 +190,7 @@ class PreparedWeights:
 
     def _make_room(self, size: int) -> None:
         """Remove what was left half-written, and the least recently used files, until `size` more bytes fit."""
-        for partial in self.folder.glob(".*.safetensors-*"):  # nobody else writes while the lock is held
+        for partial in self.folder.glob(".*.safetensors"):  # nobody else writes while the lock is held
             partial.unlink(missing_ok=True)
         files = self._files()
         total = sum(path.stat().st_size for path in files)

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from tempfile import mkstemp
 from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from ..errors import CorruptFileError
+from ..files import replacing
 
 CHUNK_BYTES = 4 << 20
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -103,24 +102,15 @@ def write(
         header[name] = {"dtype": codes[dtype], "shape": list(shape), "data_offsets": [starts[name], end]}
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % ALIGN)
-    handle, partial = mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            for name, tensor in tensors:
-                if layout.get(name) != (tensor.dtype, tuple(tensor.shape)) or name not in starts:
-                    raise ValueError(f"{name} is not the tensor that was announced")
-                file.seek(8 + len(text) + starts.pop(name))
-                file.write(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
-            if starts:
-                raise ValueError(f"tensors that were announced didn't come: {', '.join(list(starts)[:8])}")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(partial).chmod(0o644)
-        Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    with replacing(path) as partial, partial.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, tensor in tensors:
+            if layout.get(name) != (tensor.dtype, tuple(tensor.shape)) or name not in starts:
+                raise ValueError(f"{name} is not the tensor that was announced")
+            file.seek(8 + len(text) + starts.pop(name))
+            file.write(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+        if starts:
+            raise ValueError(f"tensors that were announced didn't come: {', '.join(list(starts)[:8])}")
 
 
 def read_into(stored: Stored, out: torch.Tensor) -> None:

@@ -65,6 +65,11 @@ class Handle:
         """What will be done otherwise than asked."""
         return self._live.notes
 
+    @property
+    def error(self) -> Exception | None:
+        """What made the request fail."""
+        return self._live.error
+
     def events(self) -> Iterator[Event]:
         """Takes the events that came since the last call."""
         while self._live.events:
@@ -316,9 +321,10 @@ class Engine:
         rows = sum(part.plan.rows for part in batch.parts)
         self._passes += 1
         self._rows += rows
-        if not all(part.prompt for part in batch.parts):
+        decoding = sum(part.plan.rows for part in batch.parts if not part.prompt)
+        if decoding:
             tokens = sum(part.job.live.fresh for part in batch.parts)
-            self._costs.observe(rows, seconds, tokens, proposals, proposing)
+            self._costs.observe(rows, seconds, tokens, decoding / rows, proposals, proposing)
         seconds += proposing
         for part in batch.parts:
             live = part.job.live
@@ -367,6 +373,7 @@ class Engine:
             accepted = self._accepted if live.guide is None else self._accepted_constrained
             previews, block = PreviewDrafts(accepted), decode.block_size or adapter.config.block_size
             sources.append(previews)
+            self._proposer.prepare()
         if drafts in ("ngram", "both"):
             sources.append(NgramDrafts(live.request.prompt))
         if drafts != "none" and live.guide is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -88,14 +89,24 @@ class Proposer:
     def __init__(self, model: Transformer) -> None:
         self._model = model
         self._chain = None if model.adapter is None else model.adapter.chain
-        self._head: PackedWeight | None = None
-        self._products: ChainProducts | None = None
-        if model.row_exact and model.adapter is not None:
-            if self._chain is not None:
-                self._products = ChainProducts(*(_packed(p, torch.int8) for p in (self._chain.up, self._chain.down)))
-            head = model.head.weight
-            if len(head) > 2 * DRAFT_VOCABULARY:
-                self._head = _packed(head[:DRAFT_VOCABULARY], INT4)
+
+    def prepare(self) -> None:
+        """Pack what proposals multiply with, if that wasn't done before; else the first ones would seem to be dear."""
+        _ = self._head, self._products
+
+    @cached_property
+    def _head(self) -> PackedWeight | None:
+        """The head's rows of common tokens, in four bits."""
+        head = self._model.head.weight
+        small = len(head) <= 2 * DRAFT_VOCABULARY
+        return None if small or not self._model.row_exact else _packed(head[:DRAFT_VOCABULARY], INT4)
+
+    @cached_property
+    def _products(self) -> ChainProducts | None:
+        """The chain's products as the kernels have them, where there are kernels."""
+        if self._chain is None or not self._model.row_exact:
+            return None
+        return ChainProducts(*(_packed(weight, torch.int8) for weight in (self._chain.up, self._chain.down)))
 
     def read(self, hidden_MD: Tensor, temperature: float = 1.0, *, drafts: bool = False) -> Readout:
         """Candidates of every row under softmax(logits / temperature); `drafts`: among common tokens will do."""

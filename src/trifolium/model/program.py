@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..ops.formats import INT4
+from ..ops.formats import QUANTISED
 from ..ops.linear import PackedLinear, pack_weight
 from ..ops.native.dense import DenseLayer, DenseSizes, DenseTransformer, LowRankWeights
 from ..ops.native.packed import PackedWeight
@@ -41,7 +41,6 @@ class Program:
             ffn=config.intermediate_size,
             eps=config.rms_norm_eps,
         )
-        self.adapter = model.adapter
         layers = [_layer(layer, deltas, dtype) for _, layer, deltas in model.decoder_layers()]
         self._dense = DenseTransformer(sizes, layers, _factors(model.norm))
 
@@ -55,8 +54,7 @@ class Program:
         kernels = [module.kernel for module in model.modules() if isinstance(module, Linear)]
         if not all(isinstance(kernel, PackedLinear) for kernel in kernels):
             return None
-        assert model.head.kernel is not None
-        quantised = any(isinstance(k, PackedLinear) and k.packed.dtype in (torch.int8, INT4) for k in kernels)
+        quantised = any(isinstance(k, PackedLinear) and k.packed.dtype in QUANTISED for k in kernels)
         return Program(model, torch.int8 if quantised else torch.float32)
 
     def run(self, x_ND: Tensor, angles: Angles, rows: Rows) -> Tensor:

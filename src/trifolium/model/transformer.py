@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig
 from ..errors import TensorMismatchError
-from ..ops.formats import INT4
+from ..ops.formats import INT4, QUANTISED
 from ..ops.linear.quantised import Groups, QuantisedWeight
 from .adapter import Adapter, LayerDeltas
 from .attention import Angles, Attention, AttentionContext
@@ -147,7 +147,7 @@ class Transformer(nn.Module):
             module = self.get_submodule(owner)
             if isinstance(given, Tensor):
                 parameter.data = given
-            elif isinstance(module, Linear) and dtype in (torch.int8, INT4):
+            elif isinstance(module, Linear) and dtype in QUANTISED:
                 module.quantised, parameter.data = given, parameter.new_empty(0)
             else:
                 parameter.data = given.dequantise()

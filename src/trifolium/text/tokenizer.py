@@ -94,6 +94,11 @@ class Tokenizer:
         """One more than the highest id. A model may have more rows than that, as padding."""
         return len(self._vocabulary.pieces)
 
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token: no token covers more characters than that."""
+        return max(map(len, self._vocabulary.pieces))
+
     @property
     def eos_ids(self) -> frozenset[int]:
         """Every token that ends an answer: end of text, end of turn, end of message."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..errors import ConfigError, CorruptFileError, TrainingError
+from ..files import replacing
 
 
 class CheckpointStore(Protocol):
@@ -69,15 +69,11 @@ def training_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def save_training(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
     """Write parameters, moments and `progress` (JSON values) to `path`; the file there survives any failure."""
     tensors = training_tensors(module, optimizer)
-    temporary = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, temporary, metadata={_KEY: json.dumps(progress)})
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with replacing(path) as partial:
+            save_file(tensors, partial, metadata={_KEY: json.dumps(progress)})
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
         raise TrainingError(
             f"can't write the checkpoint {path}: {error}; the previous one, if any, is intact"
         ) from None

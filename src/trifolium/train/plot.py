@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from ..errors import UsageError
+from ..files import replacing
 
 _BLUE, _GREY = "#1d6fa5", "#9aa5b1"
 _LOSSES = (("plain_loss", _GREY, "rows alone"), ("ar_loss", _GREY, "clean stream"), ("loss", _BLUE, "loss"))
@@ -47,7 +48,6 @@ def plot_metrics(metrics: Path, picture: Path) -> None:
             axis.legend(frameon=False)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-    temporary = picture.with_name(picture.name + ".partial.png")
-    figure.savefig(temporary, dpi=130)
+    with replacing(picture) as partial:
+        figure.savefig(partial, dpi=130)
     plt.close(figure)
-    temporary.replace(picture)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import native
-from ..formats import INT4
+from ..formats import INT4, QUANTISED
 from ..native.packed import PackedWeight
 from .quantised import Groups, QuantisedWeight, quantise, quantise_groups
 
@@ -61,7 +61,7 @@ class PackedLinear:
 def pack_weight(weight_OI: Weight, bias_O: Tensor | None, dtype: torch.dtype) -> PackedWeight:
     """A weight in float32, bfloat16, int8 or int4 for the native kernels. One that is quantised stays as it is."""
     inputs = weight_OI.shape[1]
-    if isinstance(weight_OI, Tensor) and dtype in (torch.int8, INT4):
+    if isinstance(weight_OI, Tensor) and dtype in QUANTISED:
         weight_OI = quantise(weight_OI) if dtype == torch.int8 else quantise_groups(weight_OI)
     if isinstance(weight_OI, QuantisedWeight):
         return PackedWeight(weight_OI.values, (weight_OI.scale,), inputs, torch.int8, bias_O)

@@ -6,14 +6,13 @@ H heads, d key head size, e value head size.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from .build import Native, native
-from .calls import address, available, library, threads
+from .calls import address, available, int64, library, threads
 
 __all__ = ["Native", "available", "delta_apply", "delta_rows", "native", "supports"]
 
@@ -23,10 +22,6 @@ DTYPES = (torch.float32, torch.bfloat16)
 def supports(weight: Tensor) -> bool:
     """Whether the kernels are there, and can read this weight."""
     return weight.device.type == "cpu" and weight.dtype in DTYPES and available()
-
-
-def _i64(value: int) -> ctypes.c_int64:
-    return ctypes.c_int64(value)
 
 
 def delta_rows(
@@ -47,8 +42,8 @@ def delta_rows(
     out, updates, last = torch.empty_like(v), torch.empty_like(v), torch.empty_like(state)
     kept = state.new_empty(len(rows), *state.shape)
     library().trifolium_delta_rows(
-        *map(address, (q, k, v, decay, beta, state)), _i64(n), _i64(heads), _i64(d), _i64(e),
-        address(index), _i64(len(rows)), *map(address, (out, updates, kept, last)), threads(),
+        *map(address, (q, k, v, decay, beta, state)), int64(n), int64(heads), int64(d), int64(e),
+        address(index), int64(len(rows)), *map(address, (out, updates, kept, last)), threads(),
     )  # fmt: skip
     return out, updates, {row: kept[i] for i, row in enumerate(rows)}, last
 
@@ -59,7 +54,7 @@ def delta_apply(state_Hde: Tensor, decay_NH: Tensor, k_NHd: Tensor, updates_NHe:
     last = torch.empty_like(state)
     index = torch.tensor(list(rows), dtype=torch.long)
     library().trifolium_delta_apply(
-        *map(address, (decay, k, updates, state, index)), _i64(len(rows)), *map(_i64, state.shape), address(last),
+        *map(address, (decay, k, updates, state, index)), int64(len(rows)), *map(int64, state.shape), address(last),
         threads(),
     )  # fmt: skip
     return last

@@ -30,6 +30,11 @@ def address(tensor: Tensor | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
+def int64(value: int) -> ctypes.c_int64:
+    """A size or an index."""
+    return ctypes.c_int64(value)
+
+
 def threads() -> ctypes.c_int:
     """As many threads as torch uses."""
     return ctypes.c_int(torch.get_num_threads())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .calls import address, library, threads
+from .calls import address, int64, library, threads
 from .packed import PackedWeight
 from .structs import Cells, Delta, Layer, Model, Pass
 
@@ -97,7 +97,7 @@ class DenseTransformer:
         assert x_ND.is_contiguous() and x_ND.dtype == torch.float32
         assert request_N.dtype == tail_starts.dtype == torch.int64 and tails.dtype == torch.int32
         lib, team = library(), threads()
-        need = lib.trifolium_workspace(ctypes.byref(self._model), ctypes.c_int64(n), ctypes.c_int64(longest), team)
+        need = lib.trifolium_workspace(ctypes.byref(self._model), int64(n), int64(longest), team)
         if need > self._workspace.nbytes:
             self._workspace = torch.empty(need + need // 4, dtype=torch.uint8)
         scratch = x_ND.new_empty(self._model.layers, 2, n, s.kv_heads, s.head_dim)
@@ -109,7 +109,7 @@ class DenseTransformer:
             n, commit, address(request_N), address(tail_starts), address(tails), address(cos), address(sin), places,
             address(x_ND), address(scratch), address(self._workspace),
         )  # fmt: skip
-        lib.trifolium_dense(ctypes.byref(self._model), ctypes.byref(pass_), ctypes.c_int64(longest), team)
+        lib.trifolium_dense(ctypes.byref(self._model), ctypes.byref(pass_), int64(longest), team)
         return scratch
 
 
@@ -123,7 +123,7 @@ def accept_rows(cells: Tensor, scratch: Tensor, path: Sequence[int], length: int
     index = torch.tensor(list(path), dtype=torch.int64)
     assert length + len(index) <= cells.shape[3] and int(index.max()) < rows
     library().trifolium_accept(
-        address(cells), ctypes.c_int64(cells.shape[3]), ctypes.c_void_p(scratch.data_ptr()),
-        ctypes.c_int64(scratch.stride(1)), ctypes.c_int64(layers * 2), ctypes.c_int64(kv_heads),
-        ctypes.c_int64(head_dim), address(index), ctypes.c_int64(len(index)), ctypes.c_int64(length),
+        address(cells), int64(cells.shape[3]), ctypes.c_void_p(scratch.data_ptr()),
+        int64(scratch.stride(1)), int64(layers * 2), int64(kv_heads),
+        int64(head_dim), address(index), int64(len(index)), int64(length),
     )  # fmt: skip

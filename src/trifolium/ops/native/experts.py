@@ -5,12 +5,11 @@ Letters: N rows, D hidden size, E experts, k chosen ones.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from .calls import address, library, threads
+from .calls import address, int64, library, threads
 from .packed import PackedWeight
 from .structs import Product
 
@@ -33,8 +32,8 @@ class PackedExperts:
         starts[1:] = counts.cumsum(0)
         out = x.new_empty(len(flat), x.shape[1])
         library().trifolium_experts(
-            self._gate_up, self._down, address(x), ctypes.c_int64(len(x)), address(groups), address(starts),
-            ctypes.c_int64(len(groups)), address(order), ctypes.c_int64(k), address(out), threads(),
+            self._gate_up, self._down, address(x), int64(len(x)), address(groups), address(starts),
+            int64(len(groups)), address(order), int64(k), address(out), threads(),
         )  # fmt: skip
         return out.view(-1, k, x.shape[1])
 

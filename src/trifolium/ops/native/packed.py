@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..formats import INT4
-from .calls import address, library, threads
+from .calls import address, int64, library, threads
 from .structs import Product
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, INT4: 3}
@@ -41,13 +41,13 @@ class PackedWeight:
         kind = ctypes.c_int32(FORMATS[dtype])
         values = (values.float() if dtype in (torch.float32, torch.bfloat16) else values).contiguous()
         first, second = [*(factor.contiguous() for factor in factors), None, None][:2]
-        size = lib.trifolium_packed_bytes(kind, ctypes.c_int64(inputs), ctypes.c_int64(outputs))
+        size = lib.trifolium_packed_bytes(kind, int64(inputs), int64(outputs))
         # Whole cache lines, from the start of one on.
         self._room = torch.empty(size + 64, dtype=torch.uint8)
         start = -self._room.data_ptr() % 64
         self._packed = self._room[start : start + size]
         lib.trifolium_pack(
-            kind, address(values), address(first), address(second), ctypes.c_int64(inputs), ctypes.c_int64(outputs),
+            kind, address(values), address(first), address(second), int64(inputs), int64(outputs),
             address(self._packed), threads(),
         )  # fmt: skip
         self._bias = None if bias_O is None else bias_O.float().contiguous()
@@ -60,9 +60,7 @@ class PackedWeight:
         x = x_NI.contiguous()
         assert x.dtype == torch.float32 and x.shape[1] == self.product.inputs
         y = x.new_empty(len(x), self.product.outputs)
-        library().trifolium_product(
-            ctypes.byref(self.product), address(x), ctypes.c_int64(len(x)), address(y), threads()
-        )
+        library().trifolium_product(ctypes.byref(self.product), address(x), int64(len(x)), address(y), threads())
         return y
 
     @property

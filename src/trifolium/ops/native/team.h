@@ -12,7 +12,7 @@ namespace trifolium {
 // Phases are numbered by each member alike; a phase's work is dealt out in pieces to whoever is free.
 class Team {
   public:
-    Team(int size, int64_t phases) : size_(size), phases_(phases), next_(new std::atomic<int64_t>[phases]()) {}
+    Team(int size, int64_t phases) : size_(size), next_(new std::atomic<int64_t>[phases]()) {}
     ~Team() { delete[] next_; }
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
@@ -64,7 +64,6 @@ class Team {
     }
 
     const int size_;
-    const int64_t phases_;
     std::atomic<int64_t>* next_;
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) std::atomic<int64_t> round_{0};

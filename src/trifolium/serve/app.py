@@ -1,0 +1,88 @@
+"""The application: every protocol's routes on one service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from .. import __version__
+from ..api import LM
+from . import chat, completions, operations
+from .errors import ApiError, api_error_of
+from .limits import Gate
+from .metrics import Metrics
+from .models import Models
+from .service import Service
+from .settings import ServeSettings
+
+PAGE = Path(__file__).parent / "page"
+ROUTERS = (chat.router, completions.router, operations.router)
+
+
+def create_app(lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None = None) -> FastAPI:
+    """An ASGI application that serves `lm`; `load` makes other models of the shelf, if the settings allow them."""
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        models = Models(lm, load or _no_others, settings)
+        models.on_finished = metrics.answer
+        app.state.service = Service(settings, models, metrics)
+        try:
+            yield
+        finally:
+            await models.close()
+
+    middleware = [Middleware(Gate, settings=settings, metrics=metrics)]
+    if settings.cors_origins:
+        middleware.insert(
+            0, Middleware(CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"])
+        )
+    app = FastAPI(title="Trifolium", version=__version__, lifespan=lifespan, middleware=middleware, redoc_url=None)
+    for router in ROUTERS:
+        app.include_router(router)
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(PAGE / "index.html")
+
+    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    app.exception_handler(ApiError)(_refuse)
+    app.exception_handler(RequestValidationError)(_refuse_body)
+    app.exception_handler(HTTPException)(_refuse_route)
+    app.exception_handler(Exception)(_refuse)
+    return app
+
+
+def _no_others(name: str) -> LM:
+    raise ApiError(404, f"model {name!r} is not loaded", param="model", code="model_not_found")
+
+
+def _answer(request: Request, error: ApiError) -> JSONResponse:
+    return JSONResponse(error.body(request.url.path), error.status, error.headers)
+
+
+async def _refuse(request: Request, error: Exception) -> JSONResponse:
+    return _answer(request, api_error_of(error))
+
+
+async def _refuse_route(request: Request, error: HTTPException) -> JSONResponse:
+    return _answer(request, ApiError(error.status_code, str(error.detail)))
+
+
+async def _refuse_body(request: Request, error: RequestValidationError) -> JSONResponse:
+    """The first fault of a body, by the name of its field. What was sent is not repeated."""
+    fault = error.errors()[0]
+    field = ".".join(str(part) for part in fault["loc"][1:]) or None
+    message = f"unknown parameter {field!r}" if fault["type"] == "extra_forbidden" else fault["msg"]
+    code = "unknown_parameter" if fault["type"] == "extra_forbidden" else "invalid_value"
+    return _answer(request, ApiError(400, message, param=field, code=code))

@@ -1,0 +1,211 @@
+"""POST /v1/chat/completions, as OpenAI's clients speak it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+
+from ..config import MAX_LOGPROBS
+from ..engine import CanvasEvent, Result, TextEvent, TokenLogprob
+from ..text import ReasoningSplitter, Tokenizer
+from .conversation import ChatMessage, for_template, template_variables
+from .errors import ApiError, Unsupported
+from .fields import SampledBody, StreamOptions, Wish, refuse
+from .service import Service, finished, service_of
+from .streaming import canvas_of, sse, stream
+from .usage import chat_usage
+from .worker import Answer, Worker
+
+router = APIRouter()
+
+NOT_YET = {
+    "tools": "tool calls are not there yet",
+    "tool_choice": "tool calls are not there yet",
+    "functions": "tool calls are not there yet",
+    "function_call": "tool calls are not there yet",
+    "response_format": "structured output is not there yet",
+    "guided_json": "structured output is not there yet",
+    "guided_regex": "structured output is not there yet",
+    "guided_grammar": "structured output is not there yet",
+    "guided_choice": "structured output is not there yet",
+    "audio": "the model writes text",
+    "web_search_options": "the server searches nothing",
+}
+
+
+class ChatBody(SampledBody):
+    """A request. What stands after the second comment is accepted and changes nothing."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    stream_options: StreamOptions | None = None
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    modalities: list[str] | None = None
+    # Refused by name (NOT_YET).
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+    response_format: dict[str, Any] | None = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_grammar: Any = None
+    guided_choice: Any = None
+    audio: Any = None
+    web_search_options: Any = None
+    # Ignored.
+    parallel_tool_calls: Any = None
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    prediction: Any = None
+    verbosity: Any = None
+
+    def checked_wish(self) -> Wish:
+        """How the answers are wanted. Raises Unsupported or ApiError for what can't be done."""
+        plain = self.response_format == {"type": "text"}
+        refuse(self, {name: why for name, why in NOT_YET.items() if not (plain and name == "response_format")})
+        if self.modalities not in (None, ["text"]):
+            raise Unsupported("modalities", "the model writes text")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(400, "'top_logprobs' needs 'logprobs': true", param="top_logprobs")
+        limits = [limit for limit in (self.max_completion_tokens, self.max_tokens) if limit is not None]
+        return self.wish(
+            max_tokens=min(limits, default=None), logprobs=(self.top_logprobs or 0) if self.logprobs else None
+        )
+
+
+@router.post("/v1/chat/completions", response_model=None)
+async def complete_chat(request: Request, body: ChatBody) -> Response:
+    """Answer a conversation, at once or as a stream of chunks."""
+    service, path = service_of(request), request.url.path
+    wish = body.checked_wish()
+    worker = await service.models.get(body.model)
+    messages = for_template(body.messages)
+    variables = template_variables(body.chat_template_kwargs, body.reasoning_effort)
+    prompt = await service.encode(worker, messages, template=variables)
+    answers = await service.start(worker, prompt, wish)
+    chat = ChatAnswers(f"chatcmpl-{request.state.request_id}", worker, body.logprobs or False, prompt, len(answers))
+    if body.stream:
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        return stream(chat.chunks(service, answers, drafts=wish.options.drafts, usage=usage), path)
+    results = await service.finish(request, answers)
+    service.note("chat", messages, [result.text for result in results])
+    return JSONResponse(chat.whole(results))
+
+
+class ChatAnswers:
+    """The answers of one request, in the API's words."""
+
+    def __init__(self, id: str, worker: Worker, logprobs: bool, prompt: Sequence[int], count: int) -> None:
+        self._id = id
+        self._created = int(time.time())
+        self._model = worker.lm.name
+        self._tokenizer = worker.lm.tokenizer
+        self._logprobs = logprobs
+        thinking = worker.lm.is_thinking(prompt)
+        self._splitters = [ReasoningSplitter(thinking) if worker.lm.thinks else None for _ in range(count)]
+
+    def whole(self, results: Sequence[Result]) -> dict[str, Any]:
+        """The response to a request without `stream`."""
+        return {**self._head("chat.completion"), "choices": self._choices(results), "usage": chat_usage(results)}
+
+    async def chunks(
+        self, service: Service, answers: Sequence[Answer], *, drafts: bool, usage: bool
+    ) -> AsyncIterator[bytes]:
+        """The response to a request with `stream`."""
+        results: dict[int, Result] = {}
+        for index in range(len(answers)):
+            yield self._chunk(index, {"role": "assistant", "content": ""})
+        async for index, event in service.events(answers):
+            if isinstance(event, TextEvent):
+                reasoning, content = self._split(index, event.text)
+                if reasoning:
+                    yield self._chunk(index, {"reasoning_content": reasoning})
+                if content or (event.logprobs and not reasoning):
+                    yield self._chunk(index, {"content": content}, event.logprobs)
+            elif isinstance(event, CanvasEvent) and drafts:
+                # No choices, as in the chunk that brings the usage: clients pass over what they don't know.
+                canvas = canvas_of(event, self._id, index).model_dump()
+                yield sse({**self._head("chat.completion.chunk"), "choices": [], "trifolium": canvas})
+            elif (result := finished(event)) is not None:
+                results[index] = result
+                reasoning, content = self._rest(index)
+                if reasoning or content:
+                    delta = {"reasoning_content": reasoning} if reasoning else {"content": content}
+                    yield self._chunk(index, delta)
+                yield self._chunk(index, {}, reason=result.finish_reason)
+        if usage:
+            total = chat_usage([results[i] for i in sorted(results)])
+            yield sse({**self._head("chat.completion.chunk"), "choices": [], "usage": total})
+        yield sse("[DONE]")
+
+    def _choices(self, results: Sequence[Result]) -> list[dict[str, Any]]:
+        choices = []
+        for index, result in enumerate(results):
+            first, rest = self._split(index, result.text), self._rest(index)
+            reasoning, content = first[0] + rest[0], first[1] + rest[1]
+            message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+            if self._splitters[index] is not None:
+                message["reasoning_content"] = reasoning
+            choices.append(
+                {
+                    "index": index,
+                    "message": message,
+                    "logprobs": self._logprobs_of(result.logprobs),
+                    "finish_reason": result.finish_reason,
+                }
+            )
+        return choices
+
+    def _split(self, index: int, text: str) -> tuple[str, str]:
+        splitter = self._splitters[index]
+        return ("", text) if splitter is None else splitter.push(text)
+
+    def _rest(self, index: int) -> tuple[str, str]:
+        splitter = self._splitters[index]
+        return ("", "") if splitter is None else splitter.finish()
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        logprobs: Sequence[TokenLogprob] | None = None,
+        reason: str | None = None,
+    ) -> bytes:
+        told = self._logprobs_of(logprobs) if logprobs else None
+        choice = {"index": index, "delta": delta, "logprobs": told, "finish_reason": reason}
+        return sse({**self._head("chat.completion.chunk"), "choices": [choice]})
+
+    def _logprobs_of(self, logprobs: Iterable[TokenLogprob] | None) -> dict[str, Any] | None:
+        if logprobs is None or not self._logprobs:
+            return None
+        content = [
+            {
+                **token_of(self._tokenizer, one.token, one.logprob),
+                "top_logprobs": [token_of(self._tokenizer, token, logprob) for token, logprob in one.top],
+            }
+            for one in logprobs
+        ]
+        return {"content": content, "refusal": None}
+
+
+def token_of(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+    """A token, its bytes (which may end within a character) and its log-probability; -9999 for none, as OpenAI does."""
+    data = tokenizer.token_bytes(token) if token < tokenizer.vocab_size else b""
+    return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0), "bytes": list(data)}

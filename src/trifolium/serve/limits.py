@@ -1,0 +1,114 @@
+"""What every request passes before a route sees it: its id, its size, its key; and what is counted of it."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import re
+import secrets
+import time
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import ApiError, api_error_of
+from .metrics import Metrics
+from .settings import ServeSettings
+
+log = logging.getLogger("trifolium.serve")
+
+_SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_OPEN = ("/", "/health")
+"""Paths that need no key; and everything of the page, which has no secrets."""
+
+
+class Gate:
+    """ASGI middleware: gives each request an id, refuses what is too large or has no key, counts and logs the rest."""
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _SANE_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+        scope.setdefault("state", {})["request_id"] = request_id
+        started, status = time.perf_counter(), 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            self._check(scope["path"], headers)
+            await self._app(scope, self._bounded(receive), answer)
+        except ApiError as error:
+            if status:
+                raise
+            await _send_error(error, scope["path"], answer)
+        except Exception as error:
+            if status:
+                raise
+            await _send_error(api_error_of(error), scope["path"], answer)
+        finally:
+            route = scope.get("route")
+            path = getattr(route, "path", "other")
+            self._metrics.request(path, status)
+            log.info(
+                json.dumps(
+                    {
+                        "id": request_id,
+                        "method": scope["method"],
+                        "path": path,
+                        "status": status,
+                        "seconds": round(time.perf_counter() - started, 4),
+                    }
+                )
+            )
+
+    def _check(self, path: str, headers: Headers) -> None:
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > self._settings.max_body:
+            raise self._too_large()
+        key = self._settings.api_key
+        if key is None or path in _OPEN or path.startswith("/page/"):
+            return
+        bearer = headers.get("authorization", "").removeprefix("Bearer ").strip()
+        sent = headers.get("x-api-key") or bearer
+        if not hmac.compare_digest(sent.encode("utf-8", "replace"), key.encode("utf-8", "replace")):
+            raise ApiError(401, "a valid API key is needed: send 'Authorization: Bearer KEY'", code="invalid_api_key")
+
+    def _bounded(self, receive: Receive) -> Receive:
+        """Bodies without a declared length end at the limit, too."""
+        size = 0
+
+        async def bounded() -> Message:
+            nonlocal size
+            message = await receive()
+            if message["type"] == "http.request":
+                size += len(message.get("body", b""))
+                if size > self._settings.max_body:
+                    raise self._too_large()
+            return message
+
+        return bounded
+
+    def _too_large(self) -> ApiError:
+        return ApiError(413, f"a request may have {self._settings.max_body:,} bytes", code="request_too_large")
+
+
+async def _send_error(error: ApiError, path: str, send: Send) -> None:
+    body = json.dumps(error.body(path)).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

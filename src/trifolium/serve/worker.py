@@ -1,0 +1,238 @@
+"""A model on a thread of its own, and answers that arrive on the event loop.
+
+The engine belongs to one thread. Everything else reaches it as commands between two passes, so cancelling takes effect
+within one pass, and an event loop never waits for the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from ..api import LM
+from ..engine import CanvasEvent, Event, FinishedEvent, Handle, Request, Result, Stats, TextEvent
+from .errors import ApiError, Overloaded
+
+log = logging.getLogger("trifolium.serve")
+
+Command = Callable[[], None]
+News = tuple["Answer", Sequence[Event], Exception | None]
+
+FIRST_GUESS = 5.0
+"""Seconds that an answer takes, until some have ended."""
+
+
+class Answer:
+    """One request's events, as an async iterator that ends after its FinishedEvent; raises what made it fail.
+
+    A slow reader loses no text: pieces that wait are joined, and of canvases only the latest is kept. To leave the
+    iterator is to cancel the request.
+    """
+
+    def __init__(self, cancel: Callable[[Answer], None]) -> None:
+        self.handle: Handle | None = None
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.over = False
+        self._cancel = cancel
+        self._waiting: list[Event] = []
+        self._error: Exception | None = None
+        self._news = asyncio.Event()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What will be done otherwise than asked."""
+        return self.handle.notes if self.handle is not None else ()
+
+    def cancel(self) -> None:
+        """End the request within the current pass, if it still runs."""
+        if not self.over:
+            self._cancel(self)
+
+    async def result(self) -> Result:
+        """The finished answer; of one that was cancelled, what it had so far."""
+        async for event in self:
+            if isinstance(event, FinishedEvent):
+                return event.result
+        raise ApiError(503, "the server is shutting down", code="shutting_down")
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                waiting, self._waiting = self._waiting, []
+                for event in waiting:
+                    yield event
+                if self._error is not None:
+                    raise self._error
+                if self.over and not self._waiting:
+                    return
+        finally:
+            self.cancel()
+
+    def take(self, events: Sequence[Event], error: Exception | None) -> None:
+        """News of the engine, on the event loop."""
+        for event in events:
+            waiting: list[Event] = [old for old in self._waiting if not isinstance(old, CanvasEvent)]
+            if isinstance(event, TextEvent) and waiting and isinstance(old := waiting[-1], TextEvent):
+                tokens, logprobs = old.token_ids + event.token_ids, old.logprobs + event.logprobs
+                waiting[-1] = TextEvent(old.text + event.text, tokens, logprobs)
+            else:
+                waiting.append(event)
+            self._waiting = waiting
+        self._error = error
+        self._news.set()
+
+
+class Worker:
+    """Runs one model's engine. `limit`: requests that may run or wait at once. Use it from one event loop."""
+
+    def __init__(self, lm: LM, limit: int) -> None:
+        self.lm = lm
+        self.on_finished: Callable[[Result], None] = lambda result: None
+        """Told of every answer that came to an end, on the event loop."""
+        self._limit = limit
+        self._open: set[Answer] = set()
+        self._seconds = FIRST_GUESS
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._running: list[tuple[Handle, Answer]] = []  # the thread's own, as the engine is
+        self._closing = False
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name=f"engine of {lm.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def open(self) -> int:
+        """Requests that run or wait."""
+        return len(self._open)
+
+    async def submit(self, requests: Sequence[Request]) -> list[Answer]:
+        """Queue requests, all or none. Raises Overloaded, PromptError or UsageError."""
+        if self._closing:
+            raise ApiError(503, "the server is shutting down", code="shutting_down")
+        if self.open + len(requests) > self._limit:
+            raise Overloaded(self._until_room())
+        answers = [Answer(self._ask_to_drop) for _ in requests]
+        self._open.update(answers)
+        for request, answer in zip(requests, answers, strict=True):
+            self._commands.put(lambda request=request, answer=answer: self._add(request, answer))  # type: ignore[misc]
+        try:
+            await asyncio.gather(*(answer.accepted for answer in answers))
+        except BaseException:
+            for answer in answers:
+                answer.cancel()
+                answer.accepted.cancel()
+            raise
+        return answers
+
+    async def stats(self) -> Stats:
+        """What the engine is doing."""
+        asked: asyncio.Future[Stats] = self._loop.create_future()
+
+        def look() -> None:
+            stats = self.lm.engine.stats()
+            self._tell(lambda: None if asked.done() else asked.set_result(stats))
+
+        self._commands.put(look)
+        return await asked
+
+    async def close(self) -> None:
+        """End what still runs, and the thread."""
+        self._closing = True
+        for answer in list(self._open):
+            answer.cancel()
+        self._commands.put(lambda: None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _until_room(self) -> int:
+        """Seconds until one of the open requests has probably ended."""
+        return max(1, math.ceil(self._seconds / 2))
+
+    def _ask_to_drop(self, answer: Answer) -> None:
+        self._commands.put(lambda: self._drop(answer))
+
+    def _settle(self, news: Sequence[News]) -> None:
+        """Give out what passes brought, on the event loop."""
+        for answer, events, error in news:
+            if error is not None and not answer.accepted.done():
+                answer.accepted.set_exception(error)
+            elif not answer.accepted.done():
+                answer.accepted.set_result(None)
+            for event in events:
+                if isinstance(event, FinishedEvent):
+                    answer.over = True
+                    taken = event.result.seconds + event.result.prompt_seconds
+                    self._seconds += 0.1 * (taken - self._seconds)
+                    self.on_finished(event.result)
+            answer.over = answer.over or error is not None
+            answer.take(events, error)
+            if answer.over:
+                self._open.discard(answer)
+
+    # From here on: the engine's thread.
+
+    def _run(self) -> None:
+        while not (self._closing and not self._running and self._commands.empty()):
+            self._obey()
+            if self._running:
+                try:
+                    self.lm.engine.step()
+                except Exception as error:
+                    self._give_up(error)
+                self._report()
+
+    def _obey(self) -> None:
+        """Do what was asked since the last pass; wait for something to do if nothing runs."""
+        if not self._running:
+            self._commands.get()()
+        while True:
+            try:
+                command = self._commands.get_nowait()
+            except queue.Empty:
+                return
+            command()
+
+    def _add(self, request: Request, answer: Answer) -> None:
+        try:
+            answer.handle = self.lm.engine.add(request)
+        except Exception as error:
+            self._tell(lambda error=error: self._settle([(answer, (), error)]))  # type: ignore[misc]
+            return
+        self._running.append((answer.handle, answer))
+        self._tell(lambda: self._settle([(answer, (), None)]))
+
+    def _drop(self, answer: Answer) -> None:
+        if answer.handle is not None:
+            answer.handle.cancel()
+            self._report()
+
+    def _report(self) -> None:
+        """Hand over what the requests have to tell since the last time."""
+        news: list[News] = []
+        for handle, answer in self._running:
+            events = [
+                FinishedEvent(self.lm.named(event.result)) if isinstance(event, FinishedEvent) else event
+                for event in handle.events()
+            ]
+            if events or handle.error is not None:
+                news.append((answer, events, handle.error))
+        self._running = [(handle, answer) for handle, answer in self._running if not handle.done]
+        if news:
+            self._tell(lambda: self._settle(news))
+
+    def _give_up(self, error: Exception) -> None:
+        """The engine failed as a whole, which is a bug: its requests end, the server goes on."""
+        log.error("the engine failed", exc_info=error)
+        running, self._running = self._running, []
+        for handle, _ in running:
+            handle.cancel()
+        news: list[News] = [(answer, (), error) for _, answer in running]
+        self._tell(lambda: self._settle(news))
+
+    def _tell(self, command: Command) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(command)
