@@ -164,10 +164,10 @@ def valid(options: argparse.Namespace) -> None:
     """Random schemas, answered in every mode; every complete answer is validated."""
     import jsonschema
     from hypothesis import HealthCheck, Phase, given, seed, settings
-    from random_schemas import SCHEMAS
-    from structured_engine import json_model, json_tokenizer
 
     import trifolium
+    from random_schemas import SCHEMAS
+    from structured_engine import json_model, json_tokenizer
     from trifolium.config import DecodeConfig, SamplingParams
     from trifolium.constrain import json_schema
     from trifolium.engine import Engine, Request
@@ -176,7 +176,10 @@ def valid(options: argparse.Namespace) -> None:
 
     @seed(options.seed)
     @settings(
-        max_examples=options.schemas, deadline=None, database=None, phases=[Phase.generate],
+        max_examples=options.schemas,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
     @given(SCHEMAS)
@@ -195,12 +198,15 @@ def valid(options: argparse.Namespace) -> None:
         for i in range(each):
             engine = engines[(number + i) % len(engines)]
             sampling = SamplingParams(temperature=rng.choice([0.0, 1.0]), seed=rng.randrange(2**32))
-            pair = []
+            prompt, pair = [1 + rng.randrange(200)], []
             for mode in ("ar", "verified") if i % 2 else ("diffusion",):
                 decode = DecodeConfig(
-                    mode=mode, max_tokens=120, block_size=rng.choice([None, 4, 16]), threshold=rng.choice([0.0, 0.5, 0.9])
+                    mode=mode,
+                    max_tokens=120,
+                    block_size=rng.choice([None, 4, 16]),
+                    threshold=rng.choice([0.0, 0.5, 0.9]),
                 )
-                handle = engine.add(Request([1 + rng.randrange(200)], sampling, decode, json_schema(schema)))
+                handle = engine.add(Request(prompt, sampling, decode, json_schema(schema)))
                 pair.append((mode, handle))
             while engine.step():
                 pass

@@ -9,7 +9,7 @@ print(lm.generate("Name the capital of France.").text)
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -143,7 +143,12 @@ def take_constraint(options: Mapping[str, Any]) -> tuple[Constraint | None, dict
 
     Raises ConfigError if more than one is given, and ConstraintError.
     """
-    make = {"schema": json_schema, "regex": regex, "grammar": grammar, "constraint": lambda constraint: constraint}
+    make: dict[str, Callable[[Any], Constraint]] = {
+        "schema": json_schema,
+        "regex": regex,
+        "grammar": grammar,
+        "constraint": lambda constraint: constraint,
+    }
     given = [name for name in make if options.get(name) is not None]
     if len(given) > 1:
         raise ConfigError(f"an answer can follow one constraint, and these are given: {', '.join(given)}")

@@ -36,7 +36,7 @@ EXAMPLES = [
 
 
 def walk(guide: Guide, rng: random.Random, limit: int = 200, ending: float = 0.3) -> list[int]:
-    """Random allowed tokens until the text is complete; ends early where it may, mostly. Empty if `limit` came first."""
+    """Random allowed tokens until the text is complete; ends early where it may, mostly. Empty at the `limit`."""
     out: list[int] = []
     while len(out) < limit:
         allowed = guide.after()

@@ -29,7 +29,7 @@ Mode = Annotated[str, typer.Option(help="verified (equal to ar, in fewer passes)
 Drafts = Annotated[
     str,
     typer.Option(
-        help="Where verified's drafts come from: preview, ngram, both, forced (only what a constraint leaves no choice about) or none."
+        help="Where verified's drafts come from: preview, ngram, both, forced (a constraint's literals only) or none."
     ),
 ]
 BlockSize = Annotated[int | None, typer.Option(help="Positions previewed or filled together. [default: the adapter's]")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
@@ -15,6 +16,9 @@ from ..errors import ConstraintError
 from ..text import Tokenizer
 from .guide import Guide
 from .spec import Constraint
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions  # only in its type stubs
 
 CACHED = 64
 """Compiled constraints that an engine keeps."""
@@ -116,7 +120,7 @@ def _source(constraint: Constraint) -> str:
         return LLMatcher.grammar_from_regex(constraint.text)
     if constraint.kind == "grammar":
         return LLMatcher.grammar_from_lark(constraint.text)
-    white = {"whitespace_flexible": False, "whitespace_pattern": constraint.whitespace}
+    white: JsonCompileOptions = {"whitespace_flexible": False, "whitespace_pattern": constraint.whitespace}
     return LLMatcher.grammar_from_json_schema(constraint.text, overrides=white)
 
 

@@ -53,7 +53,8 @@ class Allowed:
         bits = np.frombuffer(self.bits, np.uint8)
         known = ids >> 3 < len(bits)
         where = np.where(known, ids >> 3, 0)
-        return known & ((bits[where] >> (ids & 7).astype(np.uint8)) & 1).astype(bool)
+        bit = (bits[where] >> (ids & 7).astype(np.uint8)) & 1
+        return np.asarray(known & (bit == 1))
 
 
 _ENDED = Allowed(b"", 0, True)
@@ -63,8 +64,8 @@ class Guide:
     """Follows the tokens of one answer, and looks ahead along proposals without losing its place.
 
     `text`: the tokens that may appear in a text at all, as bits: no special tokens, no padding. `ends`: the end tokens
-    that may follow it, as bits. What it says after a path is a function of the constraint and the tokens alone: where the path was reached
-    from, by drafts or token by token, makes no difference. `what` names the constraint in errors.
+    that may follow it, as bits. `what` names the constraint in errors. What a guide says after a path is a function of
+    the constraint and the tokens alone: how it was reached, by drafts or token by token, makes no difference.
     """
 
     def __init__(self, matcher: LLMatcher, text: int, ends: int = 0, what: str = "constraint") -> None:

@@ -1,4 +1,4 @@
-"""What can be told of a JSON Schema before it is compiled: how large it is, and whether anything finite satisfies it."""
+"""What can be told of a JSON Schema before it is compiled: its size, and whether anything finite satisfies it."""
 
 from __future__ import annotations
 

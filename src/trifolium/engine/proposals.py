@@ -121,6 +121,10 @@ class Proposer:
         """Plain logits of preview rows [M, V]."""
         return self._model.logits(hidden_MD, exact=False)
 
+    def head_rows(self, ids_C: Ids) -> Tensor:
+        """The head's rows of some tokens [C, D], in float32."""
+        return self._model.head_rows(torch.from_numpy(ids_C))
+
     @property
     def refines(self) -> bool:
         """Whether there is a chain."""

@@ -8,7 +8,6 @@ here costs passes and never an answer: the constraint is asked again about every
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..constrain import Allowed, Guide
 from ..text import Tokenizer
@@ -17,21 +16,17 @@ MAX_OPTIONS = 48
 """Slots where more tokens are allowed aren't looked through."""
 
 
-@dataclass(frozen=True)
-class Skeleton:
-    """A canvas before it is filled: literals, and None for slots. The text may end before the canvas would."""
+def sketch(guide: Guide, tokenizer: Tokenizer, lead: Sequence[int], size: int) -> tuple[int | None, ...]:
+    """The canvas of `size` positions after the answer and the literals `lead`: literals, and None for slots.
 
-    tokens: tuple[int | None, ...] = ()
-
-
-def sketch(guide: Guide, tokenizer: Tokenizer, lead: Sequence[int], size: int) -> Skeleton:
-    """The canvas of `size` positions after the answer and the literals `lead`."""
+    It is shorter where the text ends earlier.
+    """
     tokens: list[int | None] = []
     path = list(lead)
     while len(tokens) < size:
         allowed = guide.after(path)
         if allowed.ended:
-            return Skeleton(tuple(tokens))
+            return tuple(tokens)
         if allowed.single is not None:
             tokens.append(allowed.single)
             path.append(allowed.single)
@@ -42,7 +37,7 @@ def sketch(guide: Guide, tokenizer: Tokenizer, lead: Sequence[int], size: int) -
         tokens += common[0]
         path += common[1]
     tokens += [None] * (size - len(tokens))
-    return Skeleton(tuple(tokens[:size]))
+    return tuple(tokens[:size])
 
 
 def _common(

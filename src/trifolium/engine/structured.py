@@ -1,14 +1,14 @@
-"""Diffusion under a constraint: a canvas that slides along the answer, with literals pinned and slots filled.
+"""Diffusion under a constraint: a canvas that slides along the answer, with literals pinned and slots masked.
 
 The canvas stands for the positions after the answer. Its first token is predicted by a commit row, exactly as AR would.
 What follows is taken from left to right, in the same pass, as far as it is certain: literals, which the constraint
 leaves no choice about, and guesses of preview rows that the policy accepts, each chosen from what the constraint allows
-after all that stands before it. So every answer is a sentence of the constraint, or the beginning of one.
+after all that stands before it. What isn't accepted is masked again. So every answer is a sentence of the constraint,
+or the beginning of one. All slots whose places are known (`skeleton`) are previewed together.
 
-Guesses beyond the first open position are kept as inputs of the next preview, where the policy is sure of them. They
-become text when the answer reaches them and the constraint allows them there; else they are masked again.
+How long a canvas is depends on how many of the request's own guesses were accepted so far, and on no timing.
 
-Shapes: M preview rows, V vocabulary, C candidates.
+Shapes: M preview rows, V vocabulary, C candidates, D hidden size.
 """
 
 from __future__ import annotations
@@ -27,11 +27,20 @@ from .policies import Guess, make_policy
 from .proposals import CANDIDATES, Proposer, probabilities
 from .request import Live
 from .sampling import Floats, Ids, logprob_of
-from .skeleton import Skeleton, sketch
+from .skeleton import sketch
+
+PRICE = 0.06
+"""Tokens that a preview row must be expected to save; rows aren't free on any machine."""
+
+PRIOR = 0.6
+"""Chance that the guess for a slot is accepted, before anything is known."""
+
+MEMORY = 0.15
+"""Weight of the latest guess."""
 
 
 class StructuredDecoder:
-    """Decodes one request by diffusion under its constraint, with canvases of `block` positions."""
+    """Decodes one request by diffusion under its constraint, with canvases of at most `block` positions."""
 
     def __init__(self, live: Live, guide: Guide, proposer: Proposer, block: int) -> None:
         self._live = live
@@ -39,27 +48,33 @@ class StructuredDecoder:
         self._proposer = proposer
         self._block = block
         self._lead: list[int] = []
-        self._skeleton = Skeleton()
-        self._ahead: dict[int, Guess] = {}  # accepted, not yet confirmed, by position
+        self._skeleton: tuple[int | None, ...] = ()
+        self._trust = PRIOR
 
     def plan(self, budget: Budget) -> Plan:
         live = self._live
+        assert live.tokenizer is not None
         known = live.tokens[live.state.length :]
         # Literals at the start of an answer; later ones are emitted as soon as they are known.
         self._lead = self._guide.run(limit=min(live.remaining, max(0, budget.rows - len(known) - 1)))
         start = len(live.tokens) + len(self._lead)
         size = min(self._block, live.remaining - len(self._lead), live.max_positions - start)
-        assert live.tokenizer is not None
         self._skeleton = sketch(self._guide, live.tokenizer, self._lead, size)
-        inputs = tuple(self._input(start + i, token) for i, token in enumerate(self._skeleton.tokens[:-1]))
+        self._skeleton = self._skeleton[: self._worthwhile()]
+        inputs = tuple(MASK if token is None else token for token in self._skeleton[:-1])
         commit = (*known, *self._lead)
         return Plan(commit, 1, ((len(commit), inputs),) if inputs else ())
 
-    def _input(self, position: int, literal: int | None) -> int:
-        """What the preview sees at a position."""
-        if literal is not None:
-            return literal
-        return self._ahead[position].token if position in self._ahead else MASK
+    def _worthwhile(self) -> int:
+        """How many positions of the skeleton to preview: to the slot that promises most, less what its rows cost."""
+        best, best_value, gained, reached = 1, 0.0, 0.0, 1.0
+        for i, token in enumerate(self._skeleton[1:], 1):
+            if token is None:
+                reached *= self._trust
+                gained += reached
+                if gained - PRICE * i > best_value:
+                    best, best_value = i + 1, gained - PRICE * i
+        return best
 
     def apply(self, outcome: Outcome) -> None:
         live = self._live
@@ -70,14 +85,13 @@ class StructuredDecoder:
         start = len(live.tokens)
         token = live.choose(outcome.logits[0], outcome.largest[0])
         live.emit(token, live.logprob_of(token, outcome.logits[0]))
-        filling = None
         if outcome.blocks:
-            filling = _Filling(live, self._proposer, outcome.blocks[0], outcome.hidden[0], start, token)
-            self._fill(filling, start)
+            self._fill(_Filling(live, self._proposer, outcome.blocks[0], outcome.hidden[0], start, token))
+        else:
+            self._trust += MEMORY / 4 * (PRIOR - self._trust)  # guesses that failed may be worth trying again later
+        self._emit_forced(self._guide.run(limit=live.remaining) if not live.done else [])
         if not live.done:
-            self._emit_forced(self._guide.run(limit=live.remaining))
-        if not live.done:
-            self._look_ahead(filling, start)
+            self._show(start)
 
     def _emit_forced(self, run: list[int]) -> None:
         live = self._live
@@ -85,67 +99,47 @@ class StructuredDecoder:
             if not live.done and live.emit(token, TokenLogprob(token, 0.0, ((token, 0.0),))):
                 live.accepted_by["forced"] += 1
 
-    def _fill(self, filling: _Filling, start: int) -> None:
+    def _fill(self, filling: _Filling) -> None:
         """Extend the answer as far as literals and accepted guesses go."""
         live, policy = self._live, make_policy(self._live.request.decode)
-        while not live.done and len(live.tokens) - start <= filling.rows:
+        while not live.done and (index := len(live.tokens) - filling.start) <= filling.rows:
             allowed = self._guide.after()
-            index = len(live.tokens) - start
             if allowed.single is not None:
                 filling.step(index, allowed.single)
                 self._emit_forced([allowed.single])
                 continue
-            kept = self._ahead.get(len(live.tokens))
             guess = filling.guess(index, allowed)
-            if kept is not None and kept.token in allowed:
-                guess = kept
-            elif guess is None or policy.pick([guess]) is None:
+            accepted = guess is not None and policy.pick([guess]) is not None
+            self._trust += MEMORY * (accepted - self._trust)
+            if guess is None or not accepted:
                 return
             filling.step(index, guess.token)
             if live.emit(guess.token, guess.logprob):
                 live.accepted_by["preview"] += 1
 
-    def _look_ahead(self, filling: _Filling | None, start: int) -> None:
-        """Keep what the policy is sure of beyond the first open position, and show the canvas."""
-        live, policy = self._live, make_policy(self._live.request.decode)
-        first = len(live.tokens)
-        self._ahead = {p: guess for p, guess in self._ahead.items() if p > first}
-        guesses = {}
-        if filling is not None:
-            for position in range(first + 1, start + filling.rows + 1):
-                guess = filling.guess(position - start, None)
-                if guess is not None and position not in self._ahead:
-                    guesses[position] = guess
-        while guesses and (picked := policy.pick(list(guesses.values()))) is not None:
-            self._ahead[start + picked.index] = guesses.pop(start + picked.index)
-        literals = dict(enumerate(self._skeleton.tokens, start))
-        cells = list[Cell]()
-        for position in range(first, first + min(self._block, live.remaining)):
-            literal, guess = literals.get(position), self._ahead.get(position) or guesses.get(position)
-            if literal is not None:
-                cells.append(Cell(literal, "pinned", 1.0))
-            elif guess is not None:
-                cells.append(Cell(guess.token, "proposed", guess.confidence))
-            else:
-                cells.append(Cell(None, "masked"))
-        live.show_canvas(cells)
+    def _show(self, start: int) -> None:
+        """What stands after the answer: literals where they are thought to be, and masks."""
+        after = self._skeleton[len(self._live.tokens) - start :]
+        self._live.show_canvas([Cell(t, "masked") if t is None else Cell(t, "pinned", 1.0) for t in after])
 
     def receive(self, draft: Draft) -> None:
         raise AssertionError("diffusion asks for no drafts")
 
 
 class _Filling:
-    """What the preview rows of one pass say: row i predicts canvas position i + 1, and the chain knows what precedes."""
+    """What the preview rows of one pass say: row i predicts canvas position i + 1, and the chain knows what precedes.
+
+    `start`: the position of the canvas; its token there is `first`. `context` [D]: the commit row before it.
+    """
 
     def __init__(
         self, live: Live, proposer: Proposer, hidden_MD: Tensor, context_D: Tensor, start: int, first: int
     ) -> None:
         self._live = live
-        self._start = start
         self._proposer = proposer
         self._hidden = hidden_MD
         self._context = context_D
-        self._logits_MV = proposer.logits(hidden_MD).double().numpy()
+        self.start = start
         self._scale = 1.0 / (live.request.sampling.temperature or 1.0)
         self._previous: dict[int, int] = {0: first}
         self._carries: dict[int, Tensor] = {}
@@ -159,33 +153,37 @@ class _Filling:
         """`token` stands at canvas position `index`: what follows may build on it."""
         self._previous[index] = token
 
-    def guess(self, index: int, allowed: Allowed | None) -> Guess | None:
-        """The likeliest token at a canvas position, among `allowed`; None where the row says nothing that can be used.
+    def guess(self, index: int, allowed: Allowed) -> Guess | None:
+        """The likeliest of the tokens that are allowed at a canvas position; None if the row says nothing usable.
 
         Confidences are shares of what is allowed, at the request's temperature.
         """
-        row = index - 1
-        logits = self._logits_MV[row]
-        ids = np.arange(len(logits)) if allowed is None else allowed.ids
-        values = logits[ids]
-        if not np.isfinite(values).all():
+        row, live = index - 1, self._live
+        ids, logits = allowed.ids, self._logits(row, allowed.ids)
+        if not np.isfinite(logits).all():  # a broken adapter costs passes, never an answer
             return None
-        scaled = values * self._scale
-        log_total = float(scaled.max() + np.log(np.exp(scaled - scaled.max()).sum()))
+        log_tail = -np.inf
         if len(ids) > CANDIDATES:
-            best = np.sort(np.argpartition(values, -CANDIDATES)[-CANDIDATES:])
-            ids, values = ids[best], values[best]
-        missed = 1.0 - float(np.exp(values * self._scale - log_total).sum())
-        log_tail = log_total + float(np.log(missed)) if missed > 1e-9 else -np.inf
-        values = self._refined(row, ids, values)
-        live = self._live
-        token = live.sampler.choose(values, self._start + index, ids)
-        mass, rest = probabilities(values * self._scale, log_tail)
+            order = np.argpartition(logits, -CANDIDATES)
+            rest = logits[order[:-CANDIDATES]] * self._scale
+            log_tail = float(rest.max() + np.log(np.exp(rest - rest.max()).sum()))
+            best = np.sort(order[-CANDIDATES:])
+            ids, logits = ids[best], logits[best]
+        logits = self._refined(row, ids, logits)
+        token = live.sampler.choose(logits, self.start + index, ids)
+        mass, missed = probabilities(logits * self._scale, log_tail)
         listed = mass[mass > 0]
-        entropy = float(-(listed * np.log(listed)).sum()) - (rest * float(np.log(rest)) if rest > 0 else 0.0)
+        entropy = float(-(listed * np.log(listed)).sum()) - (missed * float(np.log(missed)) if missed > 0 else 0.0)
         count = live.request.decode.logprobs
-        logprob = None if count is None else logprob_of(token, values * self._scale, count, ids, log_tail)
+        logprob = None if count is None else logprob_of(token, logits * self._scale, count, ids, log_tail)
         return Guess(index, token, float(mass[np.searchsorted(ids, token)]), entropy, logprob)
+
+    def _logits(self, row: int, ids: Ids) -> Floats:
+        """Plain logits of `ids` [n]: where few are asked for, the head's other rows aren't read."""
+        hidden_1D = self._hidden[row : row + 1]
+        if len(ids) <= CANDIDATES:
+            return np.asarray((self._proposer.head_rows(ids) @ hidden_1D[0]).double().numpy())
+        return np.asarray(self._proposer.logits(hidden_1D)[0].double().numpy()[ids])
 
     def _refined(self, row: int, ids: Ids, logits: Floats) -> Floats:
         """Candidates' logits through the chain, where the token before the predicted one is known."""
@@ -196,7 +194,7 @@ class _Filling:
         step, refined = self._proposer.refine(
             self._hidden[row : row + 1], [previous], self._context[None], carry[None], ids[None]
         )
-        if not np.isfinite(refined).all():  # a broken adapter costs passes, never an answer
+        if not np.isfinite(refined).all():
             return logits
         self._carries[row] = step[0]
-        return refined[0]
+        return np.asarray(refined[0])
