@@ -102,9 +102,9 @@ class Compiler:
             source = _source(constraint)
             matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=parser_limits())
         except (ValueError, TypeError) as error:
-            raise ConstraintError(f"the {constraint.kind} can't be used: {_first_line(error)}") from None
+            raise ConstraintError(f"the {constraint.kind} can't be used: {_said(error)}") from None
         if matcher.is_error():
-            raise ConstraintError(f"the {constraint.kind} can't be used: {_first_line(matcher.get_error())}")
+            raise ConstraintError(f"the {constraint.kind} can't be used: {_said(matcher.get_error())}")
         return matcher
 
     def _keep(self, constraint: Constraint, matcher: LLMatcher) -> None:
@@ -124,9 +124,11 @@ def _source(constraint: Constraint) -> str:
     return LLMatcher.grammar_from_json_schema(constraint.text, overrides=white)
 
 
-def _first_line(error: object) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else "no reason given"
+def _said(error: object) -> str:
+    """What llguidance says, on one line and without advice that doesn't apply here."""
+    if "coerce_one_of" in str(error):
+        return "alternatives of oneOf that may overlap are not supported: use anyOf"
+    return " ".join(str(error).split())[:300] or "no reason given"
 
 
 def _bits(ids: Iterable[int]) -> int:

@@ -34,6 +34,25 @@ def check_schema(schema: Any) -> None:
         )
 
 
+def closed(schema: Any) -> Any:
+    """The schema with `additionalProperties: false` in every object that lists properties and doesn't say otherwise."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {
+        key: {name: closed(part) for name, part in value.items()}
+        if key in ("properties", "$defs") and isinstance(value, dict)
+        else closed(value)
+        for key, value in schema.items()
+        if key not in ("const", "enum", "default", "examples")
+    }
+    out |= {key: schema[key] for key in ("const", "enum", "default", "examples") if key in schema}
+    if isinstance(out.get("properties"), dict) and not {"additionalProperties", "patternProperties"} & out.keys():
+        out["additionalProperties"] = False
+    return out
+
+
 def _check_size(schema: Any) -> None:
     """Bounds nesting, the number of nodes, and counts, without recursion."""
     nodes, stack = 0, [(schema, 0)]

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from ..errors import ConstraintError
 from .lark import check_grammar, to_lark
-from .schema import check_schema
+from .schema import check_schema, closed
 
 __all__ = ["Constraint", "grammar", "json_schema", "regex"]
 
@@ -54,14 +54,15 @@ def json_schema(schema: Schema, *, whitespace: str | None = None) -> Constraint:
     """Answers are JSON that this schema (draft 2020-12) describes: an object, a JSON text, or a pydantic model class.
 
     JSON is written without white space unless `whitespace` is a pattern for it, as in `[ ]?`. It must bound what it
-    matches, or answers could go on with blanks for ever. Members come in the order of `properties`.
+    matches, or answers could go on with blanks for ever. Members come in the order of `properties`. A model's objects
+    have no members but its fields; a schema's do where it doesn't say `"additionalProperties": false`.
     Raises ConstraintError: no JSON, too large, too deep, or nothing can satisfy it.
     """
     model = schema if isinstance(schema, type) else None
     if isinstance(schema, type):
         if not issubclass(schema, BaseModel):
             raise ConstraintError(f"a schema is an object, JSON text or a pydantic model class, not {schema!r}")
-        schema = schema.model_json_schema()
+        schema = closed(schema.model_json_schema())
     if isinstance(schema, str):
         _check_size(schema, "schema")
         try:
