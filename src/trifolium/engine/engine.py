@@ -19,7 +19,7 @@ from .commit import VerifiedDecoder
 from .costs import PassCosts
 from .drafts import Calibration, DraftBook, DraftSource, NgramDrafts, PreviewDrafts
 from .events import Event, Result
-from .fitting import ForcedDrafts
+from .fitting import ForcedDrafts, OptionDrafts
 from .memory import STATE_SHARE, available_memory
 from .plan import Decoder, Outcome, Plan
 from .proposals import Ask, Proposer
@@ -378,6 +378,9 @@ class Engine:
             sources.append(NgramDrafts(live.request.prompt))
         if drafts != "none" and live.guide is not None:
             sources.append(ForcedDrafts(live.guide))
+        options = None
+        if drafts not in ("none", "forced") and live.guide is not None and live.tokenizer is not None:
+            sources.append(options := OptionDrafts(live.guide, live.tokenizer))
         if drafts not in ("none", "forced") and self._extra_drafts is not None:
             sources += self._extra_drafts(live.request)
         if drafts != "none" and not self.model.exact:
@@ -385,7 +388,7 @@ class Engine:
         live.drafts = drafts
         if sources and not self._costs.known and not decode.free_rows:
             self._try_out()
-        return VerifiedDecoder(live, DraftBook(sources, self._calibration, live.guide), previews, block)
+        return VerifiedDecoder(live, DraftBook(sources, self._calibration, live.guide), previews, block, options)
 
     def run(self, requests: Sequence[Request]) -> list[Result]:
         """Answer all requests; results in the same order. Raises the first request's error, if one failed."""

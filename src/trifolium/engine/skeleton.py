@@ -43,21 +43,25 @@ def sketch(guide: Guide, tokenizer: Tokenizer, lead: Sequence[int], size: int) -
 def _common(
     guide: Guide, tokenizer: Tokenizer, path: Sequence[int], allowed: Allowed
 ) -> tuple[list[int | None], list[int]] | None:
-    """A slot and the tokens up to the next: what all fillings share, and the first one; None if they differ in length.
-
-    Only fillings count that are tokenized as text usually is.
-    """
-    if allowed.count > MAX_OPTIONS:
-        return None
-    fillings = []
-    for token in allowed.ids.tolist():
-        filling = [token, *guide.run([*path, token])]
-        text = tokenizer.decode_bytes(filling, skip_special=True)
-        if tokenizer.encode_within(text.decode("utf-8", "replace"))[:1] == [token]:
-            fillings.append(filling)
+    """A slot and the tokens up to the next: what all fillings share, and the first one. None if lengths differ."""
+    fillings = options(guide, tokenizer, path, allowed)
     if not fillings or len({len(filling) for filling in fillings}) > 1:
         return None
     if len({guide.after([*path, *filling]).bits for filling in fillings}) > 1:
         return None
     shared = [row[0] if len(set(row)) == 1 else None for row in zip(*fillings, strict=True)]
     return shared, fillings[0]
+
+
+def options(guide: Guide, tokenizer: Tokenizer, path: Sequence[int], allowed: Allowed) -> list[list[int]]:
+    """What may fill a slot with few fillings: each with the literals after it. Empty where there are more than a few.
+
+    Only those count that are tokenized as text usually is: not t-r-u-e where "true" is a token.
+    """
+    found = []
+    for token in allowed.ids.tolist() if allowed.count <= MAX_OPTIONS else ():
+        filling = [token, *guide.run([*path, token])]
+        text = tokenizer.decode_bytes(filling, skip_special=True)
+        if tokenizer.encode_within(text.decode("utf-8", "replace"))[:1] == [token]:
+            found.append(filling)
+    return found
