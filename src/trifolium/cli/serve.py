@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -58,9 +57,9 @@ def serve(
 
     Logs one JSON object a request to stderr, without prompts. Ctrl-C stops it once open answers have ended.
     """
-    import uvicorn
-
     from ..serve import ServeSettings, create_app
+    from ..serve.listen import Server, listen
+    from ..serve.log import log_to_stderr
 
     settings = ServeSettings.parse(
         {
@@ -76,7 +75,7 @@ def serve(
         },
         "options",
     )
-    _log(quiet)
+    log_to_stderr(quiet=quiet)
     if host not in LOOPBACK and settings.api_key is None:
         o.note(f"anyone who can reach {host} can use this server: --api-key protects it")
 
@@ -84,26 +83,9 @@ def serve(
         return o.load_model(name, "auto", "auto", rows)
 
     lm = o.load_model(model, adapter, dtype, rows, say=None if quiet else lambda text: print(text, file=sys.stderr))
-    config = uvicorn.Config(
-        create_app(lm, settings, load),
-        host=host,
-        port=port,
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=round(drain),
-        server_header=False,
-    )
-    sockets = [config.bind_socket()]
-    if not quiet:
-        address = f"[{host}]" if ":" in host else host
-        print(f"Trifolium: http://{address}:{sockets[0].getsockname()[1]}/ (API: /v1)", file=sys.stderr, flush=True)
-    uvicorn.Server(config).run(sockets=sockets)
-
-
-def _log(quiet: bool) -> None:
-    log = logging.getLogger("trifolium.serve")
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    log.addHandler(handler)
-    log.propagate = False
-    log.setLevel(logging.WARNING if quiet else logging.INFO)
+    created = create_app(lm, settings, load)
+    with listen(host, port) as listener:
+        if not quiet:
+            address = f"[{host}]" if ":" in host else host
+            print(f"Trifolium: http://{address}:{listener.getsockname()[1]}/ (API: /v1)", file=sys.stderr, flush=True)
+        Server(created, drain=drain, end=lambda: created.state.service.models.end()).run(sockets=[listener])

@@ -16,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
 from ..api import LM
-from . import chat, completions, operations
+from . import anthropic, chat, completions, operations, responses
 from .errors import ApiError, api_error_of
 from .limits import Gate
 from .metrics import Metrics
@@ -25,7 +25,7 @@ from .service import Service
 from .settings import ServeSettings
 
 PAGE = Path(__file__).parent / "page"
-ROUTERS = (chat.router, completions.router, operations.router)
+ROUTERS = (chat.router, completions.router, responses.router, anthropic.router, operations.router)
 
 
 def create_app(lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None = None) -> FastAPI:
@@ -40,6 +40,7 @@ def create_app(lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None
         try:
             yield
         finally:
+            await app.state.service.close()
             await models.close()
 
     middleware = [Middleware(Gate, settings=settings, metrics=metrics)]
@@ -47,7 +48,15 @@ def create_app(lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None
         middleware.insert(
             0, Middleware(CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"])
         )
-    app = FastAPI(title="Trifolium", version=__version__, lifespan=lifespan, middleware=middleware, redoc_url=None)
+    app = FastAPI(
+        title="Trifolium",
+        version=__version__,
+        lifespan=lifespan,
+        middleware=middleware,
+        docs_url=None,  # its page asks other hosts for scripts
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     for router in ROUTERS:
         app.include_router(router)
 
@@ -76,13 +85,22 @@ async def _refuse(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _refuse_route(request: Request, error: HTTPException) -> JSONResponse:
-    return _answer(request, ApiError(error.status_code, str(error.detail)))
+    if isinstance(error.__cause__, ApiError):  # of reading the body
+        return _answer(request, error.__cause__)
+    texts = {404: "there is nothing at this path", 405: f"{request.method} is not what this path takes"}
+    message = texts.get(error.status_code, str(error.detail))
+    return _answer(request, ApiError(error.status_code, message, headers=error.headers))
 
 
 async def _refuse_body(request: Request, error: RequestValidationError) -> JSONResponse:
     """The first fault of a body, by the name of its field. What was sent is not repeated."""
     fault = error.errors()[0]
     field = ".".join(str(part) for part in fault["loc"][1:]) or None
-    message = f"unknown parameter {field!r}" if fault["type"] == "extra_forbidden" else fault["msg"]
-    code = "unknown_parameter" if fault["type"] == "extra_forbidden" else "invalid_value"
+    kind, message, code = fault["type"], fault["msg"], "invalid_value"
+    if kind == "json_invalid":
+        field, message, code = None, f"the body is not JSON: {fault['ctx']['error']}", "invalid_json"
+    elif kind == "extra_forbidden":
+        message, code = f"unknown parameter {field!r}", "unknown_parameter"
+    elif field is None:
+        message = "the body must be a JSON object, sent with 'Content-Type: application/json'"
     return _answer(request, ApiError(400, message, param=field, code=code))

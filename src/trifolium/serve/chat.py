@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -15,7 +16,7 @@ from ..engine import CanvasEvent, Result, TextEvent, TokenLogprob
 from ..text import ReasoningSplitter, Tokenizer
 from .conversation import ChatMessage, for_template, template_variables
 from .errors import ApiError, Unsupported
-from .fields import SampledBody, StreamOptions, Wish, refuse
+from .fields import MOST_KEYS, SampledBody, Several, StreamOptions, Wish, at_most, refuse
 from .service import Service, finished, service_of
 from .streaming import canvas_of, sse, stream
 from .usage import chat_usage
@@ -41,14 +42,14 @@ NOT_YET = {
 class ChatBody(SampledBody):
     """A request. What stands after the second comment is accepted and changes nothing."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Annotated[Several[ChatMessage], Field(min_length=1)]
     stream_options: StreamOptions | None = None
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], at_most(MOST_KEYS)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    modalities: list[str] | None = None
+    modalities: Several[str] | None = None
     # Refused by name (NOT_YET).
     tools: list[Any] | None = None
     tool_choice: Any = None
@@ -98,11 +99,12 @@ async def complete_chat(request: Request, body: ChatBody) -> Response:
     prompt = await service.encode(worker, messages, template=variables)
     answers = await service.start(worker, prompt, wish)
     chat = ChatAnswers(f"chatcmpl-{request.state.request_id}", worker, body.logprobs or False, prompt, len(answers))
+    note = partial(service.note, "chat", messages)
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return stream(chat.chunks(service, answers, drafts=wish.options.drafts, usage=usage), path)
+        return stream(chat.chunks(service, answers, note, drafts=wish.options.drafts, usage=usage), path, answers)
     results = await service.finish(request, answers)
-    service.note("chat", messages, [result.text for result in results])
+    note(results)
     return JSONResponse(chat.whole(results))
 
 
@@ -123,32 +125,35 @@ class ChatAnswers:
         return {**self._head("chat.completion"), "choices": self._choices(results), "usage": chat_usage(results)}
 
     async def chunks(
-        self, service: Service, answers: Sequence[Answer], *, drafts: bool, usage: bool
+        self,
+        service: Service,
+        answers: Sequence[Answer],
+        note: Callable[[Sequence[Result]], None],
+        *,
+        drafts: bool,
+        usage: bool,
     ) -> AsyncIterator[bytes]:
-        """The response to a request with `stream`."""
+        """The response to a request with `stream`; `note` is told how it ended."""
         results: dict[int, Result] = {}
         for index in range(len(answers)):
             yield self._chunk(index, {"role": "assistant", "content": ""})
         async for index, event in service.events(answers):
             if isinstance(event, TextEvent):
-                reasoning, content = self._split(index, event.text)
-                if reasoning:
-                    yield self._chunk(index, {"reasoning_content": reasoning})
-                if content or (event.logprobs and not reasoning):
-                    yield self._chunk(index, {"content": content}, event.logprobs)
+                if (delta := _delta(*self._split(index, event.text))) or event.logprobs:
+                    yield self._chunk(index, delta, event.logprobs)
             elif isinstance(event, CanvasEvent) and drafts:
                 # No choices, as in the chunk that brings the usage: clients pass over what they don't know.
                 canvas = canvas_of(event, self._id, index).model_dump()
                 yield sse({**self._head("chat.completion.chunk"), "choices": [], "trifolium": canvas})
             elif (result := finished(event)) is not None:
                 results[index] = result
-                reasoning, content = self._rest(index)
-                if reasoning or content:
-                    delta = {"reasoning_content": reasoning} if reasoning else {"content": content}
+                if delta := _delta(*self._rest(index)):
                     yield self._chunk(index, delta)
                 yield self._chunk(index, {}, reason=result.finish_reason)
+        ordered = [results[i] for i in sorted(results)]
+        note(ordered)
         if usage:
-            total = chat_usage([results[i] for i in sorted(results)])
+            total = chat_usage(ordered)
             yield sse({**self._head("chat.completion.chunk"), "choices": [], "usage": total})
         yield sse("[DONE]")
 
@@ -203,6 +208,11 @@ class ChatAnswers:
             for one in logprobs
         ]
         return {"content": content, "refusal": None}
+
+
+def _delta(reasoning: str, content: str) -> dict[str, Any]:
+    named = {"reasoning_content": reasoning, "content": content}
+    return {name: text for name, text in named.items() if text}
 
 
 def token_of(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:

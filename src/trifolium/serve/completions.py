@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -13,8 +14,8 @@ from pydantic import Field
 from ..engine import CanvasEvent, Result, TextEvent, TokenLogprob
 from ..text import Tokenizer
 from .chat import token_of
-from .errors import ApiError, Unsupported
-from .fields import SampledBody, StreamOptions, Wish, refuse
+from .errors import Unsupported
+from .fields import SampledBody, Several, StreamOptions, Wish, refuse
 from .service import Service, finished, service_of
 from .streaming import canvas_of, sse, stream
 from .usage import chat_usage
@@ -22,7 +23,7 @@ from .worker import Answer, Worker
 
 router = APIRouter()
 
-Tokens = Annotated[list[int], Field(min_length=1)]
+Tokens = Annotated[Several[int], Field(min_length=1)]
 
 NOT_YET = {
     "suffix": "infilling is not there yet",
@@ -39,7 +40,9 @@ DEFAULT_TOKENS = 16
 class CompletionBody(SampledBody):
     """A request. Every prompt of a list gets `n` texts. What stands after the second comment changes nothing."""
 
-    prompt: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
+    prompt: (
+        str | Tokens | Annotated[Several[str], Field(min_length=1)] | Annotated[Several[Tokens], Field(min_length=1)]
+    )
     stream_options: StreamOptions | None = None
     logprobs: int | None = Field(None, ge=0, le=5)
     echo: bool = False
@@ -77,19 +80,18 @@ async def complete(request: Request, body: CompletionBody) -> Response:
     wish = body.checked_wish()
     worker = await service.models.get(body.model)
     prompts = [await _tokens(service, worker, prompt) for prompt in body.prompts]
-    if len(prompts) * wish.choices > service.settings.max_choices:
-        raise ApiError(400, f"at most {service.settings.max_choices} texts are given at once", param="prompt")
-    answers = [answer for prompt in prompts for answer in await service.start(worker, prompt, wish)]
     echoes = [_echo(worker, prompt) if body.echo else "" for prompt in prompts for _ in range(wish.choices)]
+    answers = await service.start_all(worker, prompts, wish)
     texts = Completions(f"cmpl-{request.state.request_id}", worker, body.logprobs is not None, echoes)
     prompt_tokens = sum(map(len, prompts))
+    note = partial(service.note, "completion", body.prompt)
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
         return stream(
-            texts.chunks(service, answers, sum(map(len, prompts)), drafts=wish.options.drafts, usage=usage), path
+            texts.chunks(service, answers, prompt_tokens, note, drafts=wish.options.drafts, usage=usage), path, answers
         )
     results = await service.finish(request, answers)
-    service.note("completion", body.prompt, [result.text for result in results])
+    note(results)
     return JSONResponse(texts.whole(results, prompt_tokens))
 
 
@@ -125,9 +127,16 @@ class Completions:
         return {**self._head, "choices": choices, "usage": _usage(results, prompt_tokens)}
 
     async def chunks(
-        self, service: Service, answers: Sequence[Answer], prompt_tokens: int, *, drafts: bool, usage: bool
+        self,
+        service: Service,
+        answers: Sequence[Answer],
+        prompt_tokens: int,
+        note: Callable[[Sequence[Result]], None],
+        *,
+        drafts: bool,
+        usage: bool,
     ) -> AsyncIterator[bytes]:
-        """The response to a request with `stream`."""
+        """The response to a request with `stream`; `note` is told how it ended."""
         results: dict[int, Result] = {}
         offsets = [0] * len(answers)
         for index, echo in enumerate(self._echoes):
@@ -144,8 +153,9 @@ class Completions:
             elif (result := finished(event)) is not None:
                 results[index] = result
                 yield sse({**self._head, "choices": [self._choice(index, "", None, 0, result.finish_reason)]})
+        ordered = [results[i] for i in sorted(results)]
+        note(ordered)
         if usage:
-            ordered = [results[i] for i in sorted(results)]
             yield sse({**self._head, "choices": [], "usage": _usage(ordered, prompt_tokens)})
         yield sse("[DONE]")
 

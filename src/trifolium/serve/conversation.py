@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from .errors import Unsupported
+from .fields import Body, Several
 
 
 class TextPart(BaseModel):
@@ -18,13 +19,11 @@ class TextPart(BaseModel):
     text: str | None = None
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(Body):
     """A message of a chat. `developer` is what newer models call `system`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart] | None = None
+    content: str | Several[TextPart] | None = None
     name: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None

@@ -7,14 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import NotFoundError, TrifoliumError, UsageError
+from .log import NAME
 
-log = logging.getLogger("trifolium.serve")
+log = logging.getLogger(NAME)
+
+LONGEST = 1000
+"""Characters of a message."""
 
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    408: "timeout_error",
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
@@ -36,9 +41,8 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        # Clients may have sent lone surrogates, which no UTF-8 body can repeat.
-        self.message = message.encode("utf-8", "replace").decode()
-        self.param = param
+        self.message = _sayable(message)
+        self.param = None if param is None else _sayable(param)
         self.code = code
         self.headers = dict(headers or {})
 
@@ -57,6 +61,12 @@ class ApiError(Exception):
     def body(self, path: str) -> dict[str, Any]:
         """The body for a request to `path`."""
         return self.anthropic() if path.startswith("/v1/messages") else self.openai()
+
+
+def _sayable(text: str) -> str:
+    """Clients may have sent lone surrogates, which no UTF-8 body can repeat, and names that nobody wants to read."""
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 class Overloaded(ApiError):

@@ -4,20 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from ..config import MAX_BLOCK, DecodeConfig, LogitBias
 from .errors import Unsupported
 
+T = TypeVar("T")
+
+MOST_KEYS = 100
+MOST_BIASES = 2048
+MOST_STOPS = 32
+
+Several = Annotated[list[T], Field(fail_fast=True)]
+"""A list that is refused at its first fault: a body has room for millions of them, which would take minutes to note."""
+
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+def at_most(count: int) -> BeforeValidator:
+    """Refuses larger objects before anyone looks at what is in them."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > count:
+            raise PydanticCustomError("too_long", "Object should have at most {count} entries", {"count": count})
+        return value
+
+    return BeforeValidator(check)
 
 
 class Body(BaseModel):
     """Base of request bodies: unknown fields are refused by name, as the original APIs do; NaN and infinity too."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_keys(cls, values: Any) -> Any:
+        if isinstance(values, dict) and len(values) > MOST_KEYS:
+            raise PydanticCustomError("too_long", "Object should have at most {count} fields", {"count": MOST_KEYS})
+        return values
 
 
 class TrifoliumOptions(Body):
@@ -33,7 +61,7 @@ class TrifoliumOptions(Body):
     policy: Literal["threshold", "entropy", "top_n"] | None = None
     threshold: float | None = Field(None, ge=0, le=1)
     entropy_bound: float | None = Field(None, ge=0)
-    top_n: int | None = Field(None, gt=0)
+    top_n: int | None = Field(None, gt=0, lt=2**31)
     remask: bool | None = None
     draft_source: Literal["preview", "ngram", "both", "none"] | None = None
     drafts: bool = False
@@ -73,14 +101,14 @@ class SampledBody(Body):
     max_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
     min_p: float | None = Field(None, ge=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, gt=0, le=10)
-    logit_bias: LogitBias | None = None
+    logit_bias: Annotated[LogitBias, at_most(MOST_BIASES)] | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Stop | list[Stop] | None = None
+    stop: Stop | Annotated[Several[Stop], Field(max_length=MOST_STOPS)] | None = None
     ignore_eos: bool = False
     trifolium: TrifoliumOptions = TrifoliumOptions()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
-import logging
 import re
 import secrets
 import time
@@ -13,12 +13,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError, api_error_of
+from .log import tell
 from .metrics import Metrics
 from .settings import ServeSettings
 
-log = logging.getLogger("trifolium.serve")
-
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+ID_HEADERS = ("x-request-id", "request-id")
+"""Where OpenAI's and Anthropic's clients look for a request's id."""
+
 _OPEN = ("/", "/health")
 """Paths that need no key; and everything of the page, which has no secrets."""
 
@@ -45,7 +47,8 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                for name in ID_HEADERS:
+                    MutableHeaders(scope=message)[name] = request_id
             await send(message)
 
         try:
@@ -63,37 +66,36 @@ class Gate:
             route = scope.get("route")
             path = getattr(route, "path", "other")
             self._metrics.request(path, status)
-            log.info(
-                json.dumps(
-                    {
-                        "id": request_id,
-                        "method": scope["method"],
-                        "path": path,
-                        "status": status,
-                        "seconds": round(time.perf_counter() - started, 4),
-                    }
-                )
-            )
+            seconds = round(time.perf_counter() - started, 4)
+            tell("request", id=request_id, method=scope["method"], path=path, status=status, seconds=seconds)
 
     def _check(self, path: str, headers: Headers) -> None:
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self._settings.max_body:
+        if len(length) > 15 or not length.isdecimal() or int(length) > self._settings.max_body:
             raise self._too_large()
         key = self._settings.api_key
         if key is None or path in _OPEN or path.startswith("/page/"):
             return
-        bearer = headers.get("authorization", "").removeprefix("Bearer ").strip()
-        sent = headers.get("x-api-key") or bearer
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        sent = headers.get("x-api-key") or (bearer.strip() if scheme.lower() == "bearer" else "")
         if not hmac.compare_digest(sent.encode("utf-8", "replace"), key.encode("utf-8", "replace")):
             raise ApiError(401, "a valid API key is needed: send 'Authorization: Bearer KEY'", code="invalid_api_key")
 
     def _bounded(self, receive: Receive) -> Receive:
-        """Bodies without a declared length end at the limit, too."""
-        size = 0
+        """Bodies without a declared length end at the limit, too, and no body may trickle in for ever."""
+        size, until = 0, asyncio.get_running_loop().time() + self._settings.body_timeout
+        complete = False
 
         async def bounded() -> Message:
-            nonlocal size
-            message = await receive()
+            nonlocal size, complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError:
+                raise ApiError(408, "the request's body took too long", headers={"Connection": "close"}) from None
+            complete = not message.get("more_body", False)
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 if size > self._settings.max_body:

@@ -52,13 +52,23 @@ class Models:
             raise ApiError(
                 404, f"there is no model {name[:200]!r} here; known: {known}", param="model", code="model_not_found"
             )
+        if (worker := self._use(name)) is not None:  # without waiting for others to be loaded
+            return worker
         async with self._loading:
-            worker = self._workers.pop(name, None)
-            if worker is None:
+            if (worker := self._use(name)) is None:
                 await self._make_room()
-                worker = self._start(await asyncio.to_thread(self._load, name))
+                self._workers[name] = worker = self._start(await asyncio.to_thread(self._load, name))
+        return worker
+
+    def _use(self, name: str) -> Worker | None:
+        if (worker := self._workers.pop(name, None)) is not None:
             self._workers[name] = worker
         return worker
+
+    def end(self) -> None:
+        """Take no more requests, and end those that run."""
+        for worker in self._workers.values():
+            worker.end()
 
     async def close(self) -> None:
         """End all workers."""

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from .errors import ApiError
-from .fields import Body
+from .fields import Body, Several
 from .service import Service, service_of
 from .streaming import Canvas
 
@@ -27,7 +27,7 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     """Token ids of the model's vocabulary."""
 
-    tokens: Annotated[list[int], Field(max_length=1_000_000)]
+    tokens: Annotated[Several[int], Field(max_length=1_000_000)]
     model: str = "default"
 
 
@@ -69,9 +69,10 @@ async def tokenize(request: Request, body: TokenizeBody) -> dict[str, Any]:
     worker.lm.check_size(len(body.content))
     tokenizer = worker.lm.tokenizer
     tokens = await service.off_loop(tokenizer.encode, body.content, special=body.add_special)
+    told: list[Any] = tokens
     if body.with_pieces:
-        return {"tokens": [{"id": token, "piece": tokenizer.decode([token])} for token in tokens]}
-    return {"tokens": tokens, "count": len(tokens), "max_model_len": worker.lm.model.config.max_positions}
+        told = await service.off_loop(lambda: [{"id": token, "piece": tokenizer.decode([token])} for token in tokens])
+    return {"tokens": told, "count": len(tokens), "max_model_len": worker.lm.model.config.max_positions}
 
 
 @router.post("/detokenize")

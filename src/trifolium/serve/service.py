@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from starlette import requests as http
@@ -15,15 +14,15 @@ from ..config import DecodeConfig, SamplingParams
 from ..engine import Event, FinishedEvent, Request, Result
 from .errors import ApiError
 from .fields import Wish
+from .log import tell
 from .metrics import Metrics
 from .models import Models
 from .settings import ServeSettings
+from .store import Store
 from .worker import Answer, Worker
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-log = logging.getLogger("trifolium.serve")
 
 
 class Service:
@@ -33,6 +32,8 @@ class Service:
         self.settings = settings
         self.models = models
         self.metrics = metrics
+        self.responses = Store(settings.max_stored)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._encoding = asyncio.Semaphore(2)  # long prompts take turns on threads; short ones aren't kept waiting long
 
     async def encode(self, worker: Worker, prompt: Prompt, **options: Any) -> list[int]:
@@ -46,8 +47,13 @@ class Service:
 
     async def start(self, worker: Worker, prompt: Sequence[int], wish: Wish) -> list[Answer]:
         """Begin `wish.choices` answers. Raises ApiError, PromptError or UsageError."""
-        if wish.choices > self.settings.max_choices:
-            raise ApiError(400, f"at most {self.settings.max_choices} choices are given", param="n")
+        return await self.start_all(worker, [prompt], wish)
+
+    async def start_all(self, worker: Worker, prompts: Sequence[Sequence[int]], wish: Wish) -> list[Answer]:
+        """Begin `wish.choices` answers to each prompt, all or none. Raises ApiError, PromptError or UsageError."""
+        if len(prompts) * wish.choices > self.settings.max_choices:
+            param = "n" if len(prompts) == 1 else "prompt"
+            raise ApiError(400, f"at most {self.settings.max_choices} answers are given at once", param=param)
         limits = [limit for limit in (wish.max_tokens, self.settings.max_tokens) if limit is not None]
         context = worker.lm.model.config.max_positions
         decode = DecodeConfig.parse(
@@ -61,11 +67,10 @@ class Service:
             "request",
         )
         seed = secrets.randbits(63) if wish.seed is None else wish.seed
-        requests = [
-            Request(prompt, SamplingParams.parse({**wish.sampling, "seed": (seed + i) % 2**64}, "request"), decode)
-            for i in range(wish.choices)
+        sampling = [
+            SamplingParams.parse({**wish.sampling, "seed": (seed + i) % 2**64}, "request") for i in range(wish.choices)
         ]
-        return await worker.submit(requests)
+        return await worker.submit([Request(prompt, choice, decode) for prompt in prompts for choice in sampling])
 
     async def results(self, answers: Sequence[Answer]) -> list[Result]:
         """All answers, once they are finished. Cancels them all if one fails or takes too long."""
@@ -78,16 +83,19 @@ class Service:
 
     async def finish(self, request: http.Request, answers: Sequence[Answer]) -> list[Result]:
         """As `results`; a client that hangs up cancels its answers."""
-        results = asyncio.ensure_future(self.results(answers))
-        gone = asyncio.ensure_future(_disconnect(request))
-        try:
-            await asyncio.wait({results, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if results.done():
-                return results.result()
-            raise ApiError(499, "the client closed the connection")
-        finally:
-            gone.cancel()
-            results.cancel()
+        return await until_gone(request, self.results(answers))
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do work that outlives its request, until the server stops."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """End what outlives requests."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def events(self, answers: Sequence[Answer]) -> AsyncIterator[tuple[int, Event]]:
         """(choice, event) of all answers as they come; ends when all are finished. Raises and cancels as `results`."""
@@ -104,26 +112,41 @@ class Service:
 
         tasks = [asyncio.create_task(forward(i, answer)) for i, answer in enumerate(answers)]
         left = len(tasks)
+        until = asyncio.get_running_loop().time() + self.settings.timeout
         try:
-            async with asyncio.timeout(self.settings.timeout):
-                while left:
+            while left:
+                async with asyncio.timeout_at(until):  # not around the yield, where the time is the reader's
                     index, event = await news.get()
-                    if isinstance(event, BaseException):
-                        raise event
-                    if event is None:
-                        left -= 1
-                    else:
-                        yield index, event
+                if isinstance(event, BaseException):
+                    raise event
+                if event is None:
+                    left -= 1
+                else:
+                    yield index, event
         finally:
             for task in tasks:
                 task.cancel()
             for answer in answers:
                 answer.cancel()
 
-    def note(self, kind: str, prompt: object, answer: object) -> None:
-        """Write a prompt or answer to the log, if the server was told to."""
+    def note(self, kind: str, prompt: object, results: Sequence[Result]) -> None:
+        """Write a prompt and its answers to the log, if the server was told to."""
         if self.settings.log_prompts:
-            log.info("%s: %r -> %r", kind, prompt, answer)
+            tell(kind, prompt=prompt, answers=[result.text for result in results])
+
+
+async def until_gone(request: http.Request, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` brings. Raises ApiError, and cancels it, if the client hangs up before."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnect(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ApiError(499, "the client closed the connection")
+    finally:
+        gone.cancel()
+        task.cancel()
 
 
 async def _disconnect(request: http.Request) -> None:

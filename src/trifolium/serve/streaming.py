@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
 
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import Receive, Scope, Send
 
 from ..engine import CanvasEvent
 from .errors import api_error_of
+from .worker import Answer
 
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
@@ -64,8 +66,11 @@ def sse(data: Any, event: str | None = None) -> bytes:
     return (f"event: {event}\n" if event else "").encode() + f"data: {text}\n\n".encode()
 
 
-def stream(events: AsyncIterator[bytes], path: str) -> StreamingResponse:
-    """A response of server-sent events. What fails after it has begun is told as a last event, in the API's shape."""
+def stream(events: AsyncIterator[bytes], path: str, answers: Sequence[Answer] = ()) -> StreamingResponse:
+    """A response of server-sent events. What fails after it has begun is told as a last event, in the API's shape.
+
+    `answers` are cancelled when the response is over, however it ends; even if the client left before it began.
+    """
 
     async def guarded() -> AsyncIterator[bytes]:
         try:
@@ -75,4 +80,23 @@ def stream(events: AsyncIterator[bytes], path: str) -> StreamingResponse:
         except Exception as error:
             yield sse(api_error_of(error).body(path), "error" if path.startswith("/v1/messages") else None)
 
-    return StreamingResponse(guarded(), media_type="text/event-stream", headers=HEADERS)
+    return _EventStream(guarded(), answers)
+
+
+class _EventStream(StreamingResponse):
+    """Closes its events, and with them what waits for the engine, at once and not when they are collected."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], answers: Sequence[Answer]) -> None:
+        super().__init__(events, headers=HEADERS)
+        self._events = events
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with aclosing(self._events):  # type: ignore[type-var]
+                await super().__call__(scope, receive, send)
+        finally:
+            for answer in self._answers:
+                answer.cancel()

@@ -11,13 +11,15 @@ import logging
 import math
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 from ..api import LM
 from ..engine import CanvasEvent, Event, FinishedEvent, Handle, Request, Result, Stats, TextEvent
 from .errors import ApiError, Overloaded
+from .log import NAME
 
-log = logging.getLogger("trifolium.serve")
+log = logging.getLogger(NAME)
 
 Command = Callable[[], None]
 News = tuple["Answer", Sequence[Event], Exception | None]
@@ -29,8 +31,8 @@ FIRST_GUESS = 5.0
 class Answer:
     """One request's events, as an async iterator that ends after its FinishedEvent; raises what made it fail.
 
-    A slow reader loses no text: pieces that wait are joined, and of canvases only the latest is kept. To leave the
-    iterator is to cancel the request.
+    A slow reader loses no text: pieces that wait are joined, and of canvases only the latest is kept, which stands
+    after all text that came before it. To leave the iterator is to cancel the request.
     """
 
     def __init__(self, cancel: Callable[[Answer], None]) -> None:
@@ -38,7 +40,9 @@ class Answer:
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.over = False
         self._cancel = cancel
-        self._waiting: list[Event] = []
+        self._text: TextEvent | None = None
+        self._canvas: CanvasEvent | None = None
+        self._end: FinishedEvent | None = None
         self._error: Exception | None = None
         self._news = asyncio.Event()
 
@@ -54,22 +58,25 @@ class Answer:
 
     async def result(self) -> Result:
         """The finished answer; of one that was cancelled, what it had so far."""
-        async for event in self:
-            if isinstance(event, FinishedEvent):
-                return event.result
-        raise ApiError(503, "the server is shutting down", code="shutting_down")
+        async with aclosing(self.__aiter__()) as events:
+            async for event in events:
+                if isinstance(event, FinishedEvent):
+                    return event.result
+        raise stopping()
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
+    async def __aiter__(self) -> AsyncGenerator[Event, None]:
         try:
             while True:
                 await self._news.wait()
                 self._news.clear()
-                waiting, self._waiting = self._waiting, []
+                error, waiting = self._error, (self._text, self._canvas, self._end)
+                self._text = self._canvas = self._end = None
                 for event in waiting:
-                    yield event
-                if self._error is not None:
-                    raise self._error
-                if self.over and not self._waiting:
+                    if event is not None:
+                        yield event
+                if error is not None:
+                    raise error
+                if isinstance(waiting[-1], FinishedEvent):
                     return
         finally:
             self.cancel()
@@ -77,15 +84,22 @@ class Answer:
     def take(self, events: Sequence[Event], error: Exception | None) -> None:
         """News of the engine, on the event loop."""
         for event in events:
-            waiting: list[Event] = [old for old in self._waiting if not isinstance(old, CanvasEvent)]
-            if isinstance(event, TextEvent) and waiting and isinstance(old := waiting[-1], TextEvent):
-                tokens, logprobs = old.token_ids + event.token_ids, old.logprobs + event.logprobs
-                waiting[-1] = TextEvent(old.text + event.text, tokens, logprobs)
+            if isinstance(event, CanvasEvent):
+                self._canvas = event
+            elif isinstance(event, FinishedEvent):
+                self._canvas, self._end = None, event
+            elif (old := self._text) is None:
+                self._text = event
             else:
-                waiting.append(event)
-            self._waiting = waiting
+                tokens, logprobs = old.token_ids + event.token_ids, old.logprobs + event.logprobs
+                self._text = TextEvent(old.text + event.text, tokens, logprobs)
         self._error = error
         self._news.set()
+
+
+def stopping() -> ApiError:
+    """What is told to requests that come, or are still open, when a server or a model has to end."""
+    return ApiError(503, "the server is shutting down", code="shutting_down")
 
 
 class Worker:
@@ -113,7 +127,9 @@ class Worker:
     async def submit(self, requests: Sequence[Request]) -> list[Answer]:
         """Queue requests, all or none. Raises Overloaded, PromptError or UsageError."""
         if self._closing:
-            raise ApiError(503, "the server is shutting down", code="shutting_down")
+            raise stopping()
+        if len(requests) > self._limit:
+            raise ApiError(400, f"{len(requests)} answers at once: the server has room for {self._limit}")
         if self.open + len(requests) > self._limit:
             raise Overloaded(self._until_room())
         answers = [Answer(self._ask_to_drop) for _ in requests]
@@ -130,7 +146,9 @@ class Worker:
         return answers
 
     async def stats(self) -> Stats:
-        """What the engine is doing."""
+        """What the engine is doing. Raises ApiError while it ends."""
+        if self._closing:
+            raise stopping()
         asked: asyncio.Future[Stats] = self._loop.create_future()
 
         def look() -> None:
@@ -141,12 +159,17 @@ class Worker:
         return await asked
 
     async def close(self) -> None:
-        """End what still runs, and the thread."""
-        self._closing = True
-        for answer in list(self._open):
-            answer.cancel()
+        """End what still runs, whose readers are told so, and the thread."""
+        self.end()
         self._commands.put(lambda: None)
         await asyncio.to_thread(self._thread.join)
+
+    def end(self) -> None:
+        """Take no more requests, and end what still runs within the current pass."""
+        self._closing = True
+        for answer in list(self._open):
+            self._ask_to_drop(answer)
+            self._settle([(answer, (), stopping())])
 
     def _until_room(self) -> int:
         """Seconds until one of the open requests has probably ended."""
@@ -158,32 +181,36 @@ class Worker:
     def _settle(self, news: Sequence[News]) -> None:
         """Give out what passes brought, on the event loop."""
         for answer, events, error in news:
+            for event in events:
+                if isinstance(event, FinishedEvent):
+                    self._count(event.result)
+            if answer.over:  # it was ended from here, and its reader told
+                continue
             if error is not None and not answer.accepted.done():
                 answer.accepted.set_exception(error)
             elif not answer.accepted.done():
                 answer.accepted.set_result(None)
-            for event in events:
-                if isinstance(event, FinishedEvent):
-                    answer.over = True
-                    taken = event.result.seconds + event.result.prompt_seconds
-                    self._seconds += 0.1 * (taken - self._seconds)
-                    self.on_finished(event.result)
-            answer.over = answer.over or error is not None
             answer.take(events, error)
-            if answer.over:
+            if error is not None or any(isinstance(event, FinishedEvent) for event in events):
+                answer.over = True
                 self._open.discard(answer)
+
+    def _count(self, result: Result) -> None:
+        if result.finish_reason != "cancelled":
+            self._seconds += 0.1 * (result.seconds + result.prompt_seconds - self._seconds)
+        self.on_finished(result)
 
     # From here on: the engine's thread.
 
     def _run(self) -> None:
         while not (self._closing and not self._running and self._commands.empty()):
-            self._obey()
-            if self._running:
-                try:
+            try:
+                self._obey()
+                if self._running:
                     self.lm.engine.step()
-                except Exception as error:
-                    self._give_up(error)
                 self._report()
+            except Exception as error:
+                self._give_up(error)
 
     def _obey(self) -> None:
         """Do what was asked since the last pass; wait for something to do if nothing runs."""
@@ -229,7 +256,10 @@ class Worker:
         log.error("the engine failed", exc_info=error)
         running, self._running = self._running, []
         for handle, _ in running:
-            handle.cancel()
+            try:
+                handle.cancel()
+            except Exception as another:
+                log.error("a request can't be ended", exc_info=another)
         news: list[News] = [(answer, (), error) for _, answer in running]
         self._tell(lambda: self._settle(news))
 

@@ -1,0 +1,42 @@
+"""The server's log: one JSON object a line, for programs to read."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+NAME = "trifolium.serve"
+
+
+def tell(event: str, **fields: Any) -> None:
+    """Write a line about something that happened, with its particulars by name."""
+    logging.getLogger(NAME).info(event, extra={"fields": fields})
+
+
+class JsonLines(logging.Formatter):
+    """Any record as a JSON object on one line: time (UTC), level, event, what `tell` was given, and a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, in ASCII."""
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str)
+
+
+def log_to_stderr(*, quiet: bool) -> None:
+    """Send the server's log, and the warnings of the HTTP server below it, to stderr; warnings only if `quiet`."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    for name, level in ((NAME, logging.WARNING if quiet else logging.INFO), ("uvicorn.error", logging.WARNING)):
+        log = logging.getLogger(name)
+        log.handlers[:] = [handler]
+        log.propagate = False
+        log.setLevel(level)
