@@ -104,7 +104,7 @@ MODES: dict[str, dict[str, Any]] = {
     "verified": {"mode": "verified"},
     "verified, rows free": {"mode": "verified", "free_rows": True},
     "diffusion": {"mode": "diffusion"},
-    "diffusion, block 24": {"mode": "diffusion", "block_size": 24},
+    "diffusion, rows free, block 24": {"mode": "diffusion", "block_size": 24, "free_rows": True},
     "diffusion, block 24, threshold 0.6": {"mode": "diffusion", "block_size": 24, "threshold": 0.6},
 }
 BASE = "ar with jump-ahead"

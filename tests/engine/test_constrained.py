@@ -98,7 +98,7 @@ def test_verified_equals_ar(dtype, sampling):
     model = json_model(dtype)
     rng = random.Random(7)
     saved = 0
-    for i, constraint in enumerate(EXAMPLES * 2):
+    for i, constraint in enumerate(EXAMPLES):
         prompt = [rng.randrange(256) for _ in range(rng.randint(1, 20))]
         ar = engine(model).run([make(constraint, sampling=sampling, prompt=prompt)])[0]
         check(ar)
@@ -129,7 +129,7 @@ def test_ar_may_jump_over_what_is_forced(model):
         assert jumping.accepted_by["forced"] == jumping.tokens - jumping.passes > 0
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.sampled_from(SAMPLINGS), st.integers(0, 3), st.sampled_from([1, 4, 9, 24]))
 def test_random_schemas_in_every_mode(schema, sampling, seed, block):
     model = json_model(seed=seed)
@@ -171,7 +171,7 @@ def test_independent_slots_are_filled_in_one_pass(model):
         "additionalProperties": False,
     }
     jump = engine(model).run([make(json_schema(schema), drafts="forced")])[0]
-    fast = engine(model).run([make(json_schema(schema), "diffusion", block_size=48, threshold=0.0)])[0]
+    fast = engine(model).run([make(json_schema(schema), "diffusion", block_size=48, threshold=0.0, free_rows=True)])[0]
     check(fast, schema)
     assert jump.passes >= 6 and fast.passes <= jump.passes // 2
 
@@ -259,6 +259,7 @@ def test_the_canvas_shows_literals_pinned(model):
             json_schema({"type": "array", "prefixItems": [{"type": "boolean"}] * 4, "minItems": 4, "items": False}),
             "diffusion",
             block_size=9,
+            free_rows=True,
             threshold=1.0,
         )
     )

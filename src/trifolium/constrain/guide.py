@@ -39,12 +39,16 @@ class Allowed:
     @cached_property
     def ids(self) -> npt.NDArray[np.int64]:
         """The allowed tokens, ascending."""
-        return np.flatnonzero(np.unpackbits(np.frombuffer(self.bits, np.uint8), bitorder="little"))
+        data = np.frombuffer(self.bits, np.uint8)
+        filled = np.flatnonzero(data)  # mostly few, of thousands
+        bits = np.unpackbits(data[filled], bitorder="little").reshape(-1, 8)
+        byte, bit = np.nonzero(bits)
+        return np.asarray(filled[byte] * 8 + bit)
 
     @cached_property
     def single(self) -> int | None:
         """The only allowed token, if there is just one."""
-        return int(self.ids[0]) if self.count == 1 else None
+        return int.from_bytes(self.bits, "little").bit_length() - 1 if self.count == 1 else None
 
     def among(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which of `ids` are allowed."""

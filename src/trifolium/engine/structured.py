@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..constrain import Allowed, Guide
 from ..model import MASK
+from . import costs
 from .costs import Budget
 from .drafts import Draft
 from .events import Cell, TokenLogprob
@@ -29,10 +30,10 @@ from .request import Live
 from .sampling import Floats, Ids, logprob_of
 from .skeleton import sketch
 
-PRICE = 0.06
-"""Tokens that a preview row must be expected to save; rows aren't free on any machine."""
+PRICE = costs.PRIOR
+"""Tokens that a preview row must be expected to save. Fixed: what is previewed may change what is answered."""
 
-PRIOR = 0.6
+PRIOR = 0.5
 """Chance that the guess for a slot is accepted, before anything is known."""
 
 MEMORY = 0.15
@@ -49,6 +50,7 @@ class StructuredDecoder:
         self._block = block
         self._lead: list[int] = []
         self._skeleton: tuple[int | None, ...] = ()
+        self._price = 0.0 if live.request.decode.free_rows else PRICE
         self._trust = PRIOR
 
     def plan(self, budget: Budget) -> Plan:
@@ -58,12 +60,16 @@ class StructuredDecoder:
         # Literals at the start of an answer; later ones are emitted as soon as they are known.
         self._lead = self._guide.run(limit=min(live.remaining, max(0, budget.rows - len(known) - 1)))
         start = len(live.tokens) + len(self._lead)
-        size = min(self._block, live.remaining - len(self._lead), live.max_positions - start)
+        size = min(self._block, live.remaining - len(self._lead), live.max_positions - start, self._most())
         self._skeleton = sketch(self._guide, live.tokenizer, self._lead, size)
         self._skeleton = self._skeleton[: self._worthwhile()]
         inputs = tuple(MASK if token is None else token for token in self._skeleton[:-1])
         commit = (*known, *self._lead)
         return Plan(commit, 1, ((len(commit), inputs),) if inputs else ())
+
+    def _most(self) -> int:
+        """Positions beyond which no preview can pay, whatever stands there: all slots together promise too little."""
+        return 1 + int(self._trust / max(1e-3, 1.0 - self._trust) / max(1e-3, self._price))
 
     def _worthwhile(self) -> int:
         """How many positions of the skeleton to preview: to the slot that promises most, less what its rows cost."""
@@ -72,8 +78,8 @@ class StructuredDecoder:
             if token is None:
                 reached *= self._trust
                 gained += reached
-                if gained - PRICE * i > best_value:
-                    best, best_value = i + 1, gained - PRICE * i
+                if gained - self._price * i > best_value:
+                    best, best_value = i + 1, gained - self._price * i
         return best
 
     def apply(self, outcome: Outcome) -> None:
