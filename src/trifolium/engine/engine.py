@@ -26,6 +26,7 @@ from .proposals import Ask, Proposer
 from .request import Live, Request
 from .runner import Runner
 from .scheduler import Batch, Job, Limits, Part, Scheduler
+from .skeleton import Slots
 from .structured import StructuredDecoder
 
 MAX_ROWS = 96
@@ -358,8 +359,9 @@ class Engine:
                     "name one with --adapter, or use --mode verified"
                 )
             block = decode.block_size or adapter.config.block_size
-            if live.guide is not None:
-                return StructuredDecoder(live, live.guide, self._proposer, block)
+            if live.guide is not None and live.tokenizer is not None:
+                slots = Slots(live.guide, live.tokenizer)
+                return StructuredDecoder(live, live.guide, slots, self._proposer, block)
             return DiffusionDecoder(live, self._proposer, block)
         sources: list[DraftSource] = []
         previews: PreviewDrafts | None = None

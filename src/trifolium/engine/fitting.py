@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..constrain import Guide
 from ..text import Tokenizer
 from .drafts import Draft
-from .skeleton import options
+from .skeleton import Slots
 from .tree import MIN_REACH
 
 MAX_FITTED = 64
@@ -38,7 +38,7 @@ class OptionDrafts:
 
     def __init__(self, guide: Guide, tokenizer: Tokenizer) -> None:
         self._guide = guide
-        self._tokenizer = tokenizer
+        self._slots = Slots(guide, tokenizer)
         self.affordable = False
 
     def push(self, token: int) -> None:
@@ -52,8 +52,7 @@ class OptionDrafts:
         ends = [(-1.0, draft.chain(lead, 1.0, -1, forced_from=0), tuple(lead))]
         while ends and len(draft.tokens) < MAX_FITTED:
             negative, node, path = heapq.heappop(ends)
-            allowed = self._guide.after(path)
-            fillings = [] if allowed.ended else options(self._guide, self._tokenizer, path, allowed)
+            fillings = self._slots.options(path)
             for filling in fillings:
                 share = 1.0 / len(fillings)
                 if -negative * share >= MIN_REACH and len(path) + len(filling) <= limit:

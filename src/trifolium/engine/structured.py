@@ -28,7 +28,7 @@ from .policies import Guess, make_policy
 from .proposals import CANDIDATES, Proposer, probabilities
 from .request import Live
 from .sampling import Floats, Ids, logprob_of
-from .skeleton import sketch
+from .skeleton import Slots
 
 PRICE = costs.PRIOR
 """Tokens that a preview row must be expected to save. Fixed: what is previewed may change what is answered."""
@@ -43,9 +43,10 @@ MEMORY = 0.15
 class StructuredDecoder:
     """Decodes one request by diffusion under its constraint, with canvases of at most `block` positions."""
 
-    def __init__(self, live: Live, guide: Guide, proposer: Proposer, block: int) -> None:
+    def __init__(self, live: Live, guide: Guide, slots: Slots, proposer: Proposer, block: int) -> None:
         self._live = live
         self._guide = guide
+        self._slots = slots
         self._proposer = proposer
         self._block = block
         self._lead: list[int] = []
@@ -55,13 +56,12 @@ class StructuredDecoder:
 
     def plan(self, budget: Budget) -> Plan:
         live = self._live
-        assert live.tokenizer is not None
         known = live.tokens[live.state.length :]
         # Literals at the start of an answer; later ones are emitted as soon as they are known.
         self._lead = self._guide.run(limit=min(live.remaining, max(0, budget.rows - len(known) - 1)))
         start = len(live.tokens) + len(self._lead)
         size = min(self._block, live.remaining - len(self._lead), live.max_positions - start, self._most())
-        self._skeleton = sketch(self._guide, live.tokenizer, self._lead, size)
+        self._skeleton = self._slots.sketch(self._lead, size)
         self._skeleton = self._skeleton[: self._worthwhile()]
         inputs = tuple(MASK if token is None else token for token in self._skeleton[:-1])
         commit = (*known, *self._lead)
