@@ -11,7 +11,7 @@ from ..errors import ConstraintError
 MAX_DEPTH = 100
 """Objects and arrays inside each other. What compiles schemas does so recursively."""
 
-MAX_NODES = 20_000
+MAX_NODES = 8_000
 """Objects, arrays and values of a schema."""
 
 MAX_COUNT = 2_000
