@@ -6,7 +6,7 @@ Shapes: V vocabulary of the model, which may be larger than the tokenizer's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -26,12 +26,15 @@ class Allowed:
     """What may stand at one position: a mask over the vocabulary, one bit a token, lowest first.
 
     `ended`: the text is complete, and nothing can follow (end tokens neither: the answer is over without one). `count`:
-    how many tokens may follow, end tokens included where the text may end here.
+    how many tokens may follow, end tokens included where the text may end here. `literal`, from `at` on: the tokens that
+    have to follow, if there is no choice.
     """
 
     bits: bytes
     count: int
     ended: bool
+    literal: Sequence[int] = field(default=(), compare=False, repr=False)
+    at: int = field(default=0, compare=False, repr=False)
 
     def __contains__(self, token: int) -> bool:
         return token >> 3 < len(self.bits) and bool(self.bits[token >> 3] >> (token & 7) & 1)
@@ -69,7 +72,9 @@ class Guide:
 
     `text`: the tokens that may appear in a text at all, as bits: no special tokens, no padding. `ends`: the end tokens
     that may follow it, as bits. `what` names the constraint in errors. What a guide says after a path is a function of
-    the constraint and the tokens alone: how it was reached, by drafts or token by token, makes no difference.
+    the constraint and the tokens alone: how it was reached, by drafts or token by token, makes no difference. So it
+    holds to a literal's tokens, once it has met its beginning, as long as the answer does; that spares all but the
+    first mask of a literal.
     """
 
     def __init__(self, matcher: LLMatcher, text: int, ends: int = 0, what: str = "constraint") -> None:
@@ -83,6 +88,7 @@ class Guide:
 
     def push(self, token: int) -> None:
         """`token` is part of the answer. It must be allowed, and no end token."""
+        self.after((token,))
         self._move((token,))
         del self._at[0]
         self._known = {path[1:]: allowed for path, allowed in self._known.items() if path[:1] == (token,)}
@@ -115,10 +121,16 @@ class Guide:
     def _look(self, path: Path) -> Allowed:
         if path and self._ends >> path[-1] & 1:
             return _ENDED
+        if path:
+            before = self.after(path[:-1])
+            if before.at + 1 < len(before.literal) and before.literal[before.at] == path[-1]:
+                return self._forced(before.literal, before.at + 1)
         self._move(path)
         matcher = self._matcher
         if matcher.is_stopped() and not matcher.is_error():
             return _ENDED
+        if literal := matcher.compute_ff_tokens():
+            return self._forced(literal, 0)
         mask = int.from_bytes(matcher.compute_bitmask(), "little")
         self._check()
         bits = mask & (self._text | self._ends)
@@ -127,6 +139,12 @@ class Guide:
                 return _ENDED
             raise ConstraintError(f"the {self._what} leaves no token to go on with, and the text isn't complete")
         return Allowed(bits.to_bytes(self._size, "little"), bits.bit_count(), False)
+
+    def _forced(self, literal: Sequence[int], at: int) -> Allowed:
+        bit = 1 << literal[at]
+        if not bit & self._text:
+            raise ConstraintError(f"the {self._what} asks for a special token, which no text may hold")
+        return Allowed(bit.to_bytes(self._size, "little"), 1, False, literal, at)
 
     def _move(self, path: Path) -> None:
         """Bring the matcher to the end of `path`."""
