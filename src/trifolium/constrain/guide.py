@@ -26,8 +26,8 @@ class Allowed:
     """What may stand at one position: a mask over the vocabulary, one bit a token, lowest first.
 
     `ended`: the text is complete, and nothing can follow (end tokens neither: the answer is over without one). `count`:
-    how many tokens may follow, end tokens included where the text may end here. `literal`, from `at` on: the tokens that
-    have to follow, if there is no choice.
+    how many tokens may follow, end tokens included where the text may end here. `literal`, from `at` on: the tokens
+    that have to follow, if there is no choice.
     """
 
     bits: bytes

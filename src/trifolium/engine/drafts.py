@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from .costs import Budget
-
-if TYPE_CHECKING:
-    from ..constrain import Guide
 
 MAX_CONFIDENCE = 0.98
 """No draft is taken for certain: a branch for its refusal keeps some weight."""
@@ -233,34 +230,34 @@ def reach(draft: Draft, estimates: Sequence[float]) -> list[float]:
     return reached
 
 
+Fit = Callable[[Draft, int], Draft]
+
+
 class DraftBook:
     """All draft sources of one request: picks the draft that promises most, and learns from every outcome.
 
-    `guide`: drafts are fitted to its constraint first.
+    `fit`: what becomes of a draft of at most so many positions before anything else, under a constraint.
     """
 
     def __init__(
-        self, sources: Sequence[DraftSource], general: Calibration | None = None, guide: Guide | None = None
+        self, sources: Sequence[DraftSource], general: Calibration | None = None, fit: Fit | None = None
     ) -> None:
         self.sources = tuple(sources)
-        self._guide = guide
+        self._fit = fit
         self._calibration = Calibration(general)
         self._offers: list[Draft] = []
 
     def best(self, limit: int) -> tuple[Draft, list[float]]:
         """The draft with the largest expected number of accepted tokens (the first such source), and its estimates."""
-        self._offers = [self._fitted(source.propose(limit), limit) for source in self.sources] if limit > 0 else []
+        self._offers = [source.propose(limit) for source in self.sources] if limit > 0 else []
+        if self._fit is not None:
+            self._offers = [self._fit(offer, limit) for offer in self._offers if offer.tokens]
         best, best_estimates, best_value = Draft(), list[float](), 0.0
         for offer in self._offers:
             estimates = self._calibration.estimate(offer)
             if (value := sum(reach(offer, estimates))) > best_value:
                 best, best_estimates, best_value = offer, estimates, value
         return best, best_estimates
-
-    def _fitted(self, draft: Draft, limit: int) -> Draft:
-        from .fitting import fit
-
-        return draft if self._guide is None or not draft.tokens else fit(draft, self._guide, limit)
 
     def learn(self, emitted: Sequence[int]) -> None:
         """`emitted`: the tokens that the pass brought, the verified drafts' positions first."""

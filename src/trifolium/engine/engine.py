@@ -19,7 +19,7 @@ from .commit import VerifiedDecoder
 from .costs import PassCosts
 from .drafts import Calibration, DraftBook, DraftSource, NgramDrafts, PreviewDrafts
 from .events import Event, Result
-from .fitting import ForcedDrafts, OptionDrafts
+from .fitting import ForcedDrafts, OptionDrafts, fitted
 from .memory import STATE_SHARE, available_memory
 from .plan import Decoder, Outcome, Plan
 from .proposals import Ask, Proposer
@@ -390,7 +390,8 @@ class Engine:
         live.drafts = drafts
         if sources and not self._costs.known and not decode.free_rows:
             self._try_out()
-        return VerifiedDecoder(live, DraftBook(sources, self._calibration, live.guide), previews, block, options)
+        book = DraftBook(sources, self._calibration, None if live.guide is None else fitted(live.guide))
+        return VerifiedDecoder(live, book, previews, block, options)
 
     def run(self, requests: Sequence[Request]) -> list[Result]:
         """Answer all requests; results in the same order. Raises the first request's error, if one failed."""

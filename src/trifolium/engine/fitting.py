@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..constrain import Guide
 from ..text import Tokenizer
@@ -94,6 +94,11 @@ class _Growing:
             tuple(self._parents),
             frozenset(self._forced),
         )
+
+
+def fitted(guide: Guide) -> Callable[[Draft, int], Draft]:
+    """`fit` under one constraint."""
+    return lambda draft, limit: fit(draft, guide, limit)
 
 
 def fit(draft: Draft, guide: Guide, limit: int) -> Draft:
