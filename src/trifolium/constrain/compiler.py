@@ -48,6 +48,8 @@ class _Pieces:
         special = tokenizer.special_ids | set(ends)
         pieces = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
         self.plain = frozenset(i for i, piece in enumerate(pieces) if piece and i not in special)
+        self._ids = {pieces[i]: i for i in sorted(self.plain, reverse=True)}
+        self._widest = max(map(len, self._ids), default=0)
         if not ends:  # it can't do without; nobody is ever shown this one
             ends = [len(pieces)]
             pieces.append(b"")
@@ -60,7 +62,19 @@ class _Pieces:
         self.tokens = pieces
 
     def __call__(self, text: str) -> list[int]:
-        return self._tokenizer.encode_within(text)
+        ids, data = self._tokenizer.encode_within(text), text.encode()
+        return ids if self._tokenizer.decode_bytes(ids) == data else self._longest(data)
+
+    def _longest(self, data: bytes) -> list[int]:
+        """Longest tokens first: for text that the tokenizer itself would change (it may normalise)."""
+        ids: list[int] = []
+        while data:
+            size = next((n for n in range(min(len(data), self._widest), 0, -1) if data[:n] in self._ids), 0)
+            if not size:
+                return []  # no tokens spell it
+            ids.append(self._ids[data[:size]])
+            data = data[size:]
+        return ids
 
 
 class Compiler:
