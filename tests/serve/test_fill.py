@@ -48,12 +48,8 @@ def test_a_text_that_is_cut_short_names_no_values(http):
 
 
 def test_the_model_is_told_what_the_holes_are():
-    body = FillBody.model_validate(
-        {
-            "parts": ["A ", {"hole": "x", "about": "a colour", "choices": ["red", "blue"]}, "."],
-            "instructions": "Be bold.",
-        }
-    )
+    hole = {"hole": "x", "about": "a colour", "choices": ["red", "blue"]}
+    body = FillBody.model_validate({"parts": ["A ", hole, "."], "instructions": "Be bold."})
     message = body.message()
     assert message.endswith("A [[x]].") and "Be bold." in message and "- x: a colour; one of red, blue" in message
     assert body.values("A red.") == {"x": "red"}

@@ -29,7 +29,10 @@ _META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
 
 
 class Hole(Body):
-    """A gap: free text of one line unless `choices` or a `regex` say what may stand there. `about`: said to the model."""
+    """A gap: free text of one line, unless `choices` or a `regex` say what may stand there.
+
+    `about` is said to the model. Lengths count characters of free text.
+    """
 
     hole: str = Field(pattern=r"^[A-Za-z_]\w{0,63}$")
     about: str | None = Field(None, max_length=1000)
@@ -60,13 +63,7 @@ class FillBody(Body):
 
     model_config = shown(
         {
-            "parts": [
-                "Dear ",
-                {"hole": "name"},
-                ",\nyour order is ",
-                {"hole": "state", "choices": ["late", "lost"]},
-                ".",
-            ],
+            "parts": ["Dear ", {"hole": "name"}, ", it is ", {"hole": "state", "choices": ["late", "lost"]}, "."],
             "instructions": "The customer is called Ada Moss.",
         }
     )
