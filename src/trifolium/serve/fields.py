@@ -71,7 +71,7 @@ class TrifoliumOptions(Body):
     entropy_bound: float | None = Field(None, ge=0)
     top_n: int | None = Field(None, gt=0, lt=2**31)
     remask: bool | None = None
-    draft_source: Literal["preview", "ngram", "both", "none"] | None = None
+    draft_source: Literal["preview", "ngram", "both", "forced", "none"] | None = None
     drafts: bool = False
     free_rows: bool | None = None
 
