@@ -1,7 +1,7 @@
 PY ?= .venv/bin/python
 PROMPT ?= Name the capital of France.
 
-.PHONY: help setup run test lint types bench screenshots train nano clean
+.PHONY: help setup run test lint types bench screenshots train nano fuzz clean
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ train: setup  ## Train the default adapter by its recipe (hours; resumes where i
 
 nano: setup  ## Make the nano hybrid from nothing, with its ablation (hours; resumes where it stopped)
 	$(PY) recipes/nano/make.py --docs docs
+
+fuzz: setup  ## Ten minutes of requests to the server, made from its own OpenAPI document
+	$(PY) tests/fuzz.py --seconds 600
 
 clean:  ## Remove the environment and caches
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .errors import ConfigError
 
@@ -18,6 +18,9 @@ MAX_BLOCK = 256
 
 MAX_LOGPROBS = 20
 """Alternatives whose log-probabilities a request may ask for, as in OpenAI's API."""
+
+LEAST_TEMPERATURE = 1e-5
+"""Below it, sampling is greedy: logits over the temperature are near the end of float32."""
 
 LogitBias = dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100.0, le=100.0)]]
 
@@ -226,7 +229,9 @@ class AdapterConfig(Frozen):
 
 
 class SamplingParams(Frozen):
-    """How tokens are chosen. Temperature 0 is greedy. Penalties follow OpenAI's and transformers' definitions.
+    """How tokens are chosen. Temperature 0 is greedy, and so are those whose products would leave float32.
+
+    Penalties follow OpenAI's and transformers' definitions.
 
     `logit_bias`: what is added to these tokens' logits before anything else.
     """
@@ -240,6 +245,11 @@ class SamplingParams(Frozen):
     frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
     seed: int = Field(0, ge=0, lt=2**64)
     logit_bias: LogitBias = {}
+
+    @field_validator("temperature")
+    @classmethod
+    def _greedy(cls, temperature: float) -> float:
+        return temperature if temperature >= LEAST_TEMPERATURE else 0.0
 
 
 class DecodeConfig(Frozen):

@@ -12,6 +12,7 @@
     │   ├── UnsupportedModelError  an architecture or feature that is not implemented
     │   └── AdapterMismatchError   an adapter that was made for another base model
     ├── DownloadError          every source of a model failed; lists what each one said
+    ├── ServerError            a server refused a request of `trifolium.client`, or broke off
     ├── NumericalError         NaN or infinity turned up while a model ran; names the layer
     └── TrainingError          training can't go on; the last checkpoint is intact
 
@@ -29,6 +30,7 @@ __all__ = [
     "NotFoundError",
     "NumericalError",
     "PromptError",
+    "ServerError",
     "TemplateError",
     "TensorMismatchError",
     "TrainingError",
@@ -84,6 +86,18 @@ class AdapterMismatchError(CheckpointError):
 
 class DownloadError(TrifoliumError):
     """Every source of a model failed; the message lists what each one said."""
+
+
+class ServerError(TrifoliumError):
+    """A server refused a request of `trifolium.client`, can't be reached, or broke off.
+
+    `status`: of the HTTP response, None once the answer had begun. `code`: the server's word for programs.
+    """
+
+    def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
 
 
 class NumericalError(TrifoliumError):

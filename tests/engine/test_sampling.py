@@ -94,6 +94,14 @@ def test_filters_work_one_after_the_other_and_break_ties_by_id():
     assert Sampler(SamplingParams(), [], 6).choose(tied, 0) == 1
 
 
+@pytest.mark.parametrize("temperature", [1e-5, 9e-6, 1e-300, 0.0])
+def test_the_coldest_temperatures_are_greedy_and_finite(temperature):
+    params = SamplingParams(temperature=temperature, top_p=0.5, repetition_penalty=0.01)
+    assert params.temperature == (temperature if temperature >= 1e-5 else 0.0)
+    assert Sampler(params, [0], len(LOGITS)).choose(LOGITS, 3) == 0
+    assert Sampler(params, [], len(LOGITS)).ranked(LOGITS, 3, np.arange(8), (), 1)[0][0] in (0, 5)
+
+
 def test_penalties():
     params = SamplingParams(repetition_penalty=1.5, presence_penalty=0.75, frequency_penalty=0.5)
     sampler = Sampler(params, [0, 4], 8)

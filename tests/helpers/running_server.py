@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,12 @@ class RunningServer:
     lm: LM
     settings: ServeSettings
     app: Any
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The server's event loop, which runs on another thread."""
+        loop: asyncio.AbstractEventLoop = self.app.state.service.loop
+        return loop
 
     @property
     def port(self) -> int:
@@ -71,20 +78,25 @@ class RunningServer:
 def running(
     folder: Path | str,
     load: Callable[[str], LM] | None = None,
-    max_rows: int = 96,
+    *,
     dtype: Any = "int8",
+    send_buffer: int | None = None,
     **settings: Any,
 ) -> Iterator[RunningServer]:
-    """Serve a model, as a rule one that `write_folder` made; stopped, and checked for leftovers, afterwards."""
-    before = set(threading.enumerate())
+    """Serve a model, as a rule one that `write_folder` made; stopped, and checked for leftovers, afterwards.
+
+    `send_buffer`: bytes that the system takes from the server before the client reads them.
+    """
     adapter = folder / "adapter.safetensors" if isinstance(folder, Path) else "auto"
-    lm = trifolium.load(folder, adapter=adapter, dtype=dtype, max_rows=max_rows, progress=False)
+    lm = trifolium.load(folder, adapter=adapter, dtype=dtype, progress=False)
     parsed = ServeSettings.parse(settings, "settings")
     app = create_app(lm, parsed, load)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, timeout_graceful_shutdown=5, timeout_keep_alive=30, lifespan="on"
     )
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        if send_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
         thread.start()
@@ -97,16 +109,34 @@ def running(
             server.should_exit = True
             thread.join(30)
     assert not thread.is_alive()
-    left = [t for t in set(threading.enumerate()) - before if "engine" in t.name]
-    assert not left, f"threads are left: {left}"
+    assert not any(worker.alive for worker in app.state.service.models.loaded.values())
 
 
-def events_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a stream; fails if it doesn't end with [DONE]."""
-    done = False
+def raw_post(server: RunningServer, body: Any, path: str = "/v1/chat/completions") -> socket.socket:
+    """A connection on which a request was sent, and nothing read yet."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    return connection
+
+
+def event_of(line: str) -> dict[str, Any] | None:
+    """The JSON object of a stream's line; None for blank lines and [DONE]."""
+    if not line or line == "data: [DONE]":
+        return None
+    assert line.startswith("data: "), line
+    event: dict[str, Any] = json.loads(line.removeprefix("data: "))
+    return event
+
+
+def events_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a whole stream; fails if it doesn't end with [DONE]."""
+    last = ""
     for line in lines:
-        if line.startswith("data: "):
-            assert not done, "something follows [DONE]"
-            if not (done := line == "data: [DONE]"):
-                yield json.loads(line.removeprefix("data: "))
-    assert done, "the stream ended without [DONE]"
+        if line:
+            assert last != "data: [DONE]", "something follows [DONE]"
+            last = line
+            if (event := event_of(line)) is not None:
+                yield event
+    assert last == "data: [DONE]", "the stream ended without [DONE]"

@@ -196,6 +196,8 @@ def test_what_templates_get() -> None:
         return ChatTemplate(source, bos_token="<s>", eos_token="</s>").render(chat("a"), **kwargs)
 
     assert render("{{ bos_token }}{{ eos_token }}{{ unk_token }}") == "<s></s>"
+    names = {"self": "1", "tokenizer": "2", "template": "3", "messages": "4", "kwargs": "5"}
+    assert render("{{ tokenizer }}{{ template }}{{ messages[0].content }}{{ kwargs }}", **names) == "23a5"
     assert render("{{ {'a': '<&é>'} | tojson }}") == '{"a": "<&é>"}'
     assert render("{{ {'b': 1, 'a': 2} | tojson(indent=1, sort_keys=true) }}") == '{\n "a": 2,\n "b": 1\n}'
     assert render("{{ strftime_now('%Y') }}") == str(datetime.now().year)

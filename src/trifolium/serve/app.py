@@ -26,15 +26,20 @@ from .site import add_page
 ROUTERS = (chat.router, completions.router, responses.router, anthropic.router, operations.router)
 
 
-def create_app(lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None = None) -> FastAPI:
-    """An ASGI application that serves `lm`; `load` makes other models of the shelf, if the settings allow them."""
+def create_app(
+    lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None = None, *, replica: str | None = None
+) -> FastAPI:
+    """An ASGI application that serves `lm`; `load` makes other models of the shelf, if the settings allow them.
+
+    `replica`: what /health calls this one among several.
+    """
     metrics = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         models = Models(lm, load or _no_others, settings)
         models.on_finished = metrics.answer
-        app.state.service = Service(settings, models, metrics)
+        app.state.service = Service(settings, models, metrics, replica)
         try:
             yield
         finally:
@@ -95,6 +100,8 @@ async def _refuse_body(request: Request, error: RequestValidationError) -> JSONR
         field, message, code = None, f"the body is not JSON: {fault['ctx']['error']}", "invalid_json"
     elif kind == "extra_forbidden":
         message, code = f"unknown parameter {field!r}", "unknown_parameter"
+    elif kind == "missing" and field is not None:
+        message, code = f"the parameter {field!r} is missing", "missing_parameter"
     elif field is None:
         message = "the body must be a JSON object, sent with 'Content-Type: application/json'"
     return _answer(request, ApiError(400, message, param=field, code=code))

@@ -16,13 +16,14 @@ from ..engine import CanvasEvent, Result, TextEvent, TokenLogprob
 from ..text import ReasoningSplitter, Tokenizer
 from .conversation import ChatMessage, for_template, template_variables
 from .errors import ApiError, Unsupported
-from .fields import MOST_KEYS, SampledBody, Several, StreamOptions, Wish, at_most, refuse
+from .fields import MOST_KEYS, MOST_PARTS, SampledBody, Several, StreamOptions, Wish, at_most, refuse, shown
 from .service import Service, finished, service_of
+from .shapes import ERRORS, ChatCompletion, answers
 from .streaming import canvas_of, sse, stream
 from .usage import chat_usage
 from .worker import Answer, Worker
 
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 
 NOT_YET = {
     "tools": "tool calls are not there yet",
@@ -42,7 +43,26 @@ NOT_YET = {
 class ChatBody(SampledBody):
     """A request. What stands after the second comment is accepted and changes nothing."""
 
-    messages: Annotated[Several[ChatMessage], Field(min_length=1)]
+    model_config = shown(
+        {"messages": [{"role": "user", "content": "Name the capital of France."}], "max_completion_tokens": 20},
+        {
+            "messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "trifolium": {"mode": "verified", "drafts": True},
+        },
+        {
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}],
+            "n": 2,
+            "seed": 7,
+            "logprobs": True,
+            "top_logprobs": 3,
+            "temperature": 0.7,
+            "max_tokens": 9,
+        },
+    )
+
+    messages: Annotated[Several[ChatMessage], Field(min_length=1, max_length=MOST_PARTS)]
     stream_options: StreamOptions | None = None
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
@@ -88,7 +108,7 @@ class ChatBody(SampledBody):
         )
 
 
-@router.post("/v1/chat/completions", response_model=None)
+@router.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion))
 async def complete_chat(request: Request, body: ChatBody) -> Response:
     """Answer a conversation, at once or as a stream of chunks."""
     service, path = service_of(request), request.url.path
@@ -97,13 +117,13 @@ async def complete_chat(request: Request, body: ChatBody) -> Response:
     messages = for_template(body.messages)
     variables = template_variables(body.chat_template_kwargs, body.reasoning_effort)
     prompt = await service.encode(worker, messages, template=variables)
-    answers = await service.start(worker, prompt, wish)
-    chat = ChatAnswers(f"chatcmpl-{request.state.request_id}", worker, body.logprobs or False, prompt, len(answers))
+    running = await service.start(worker, prompt, wish)
+    chat = ChatAnswers(f"chatcmpl-{request.state.request_id}", worker, body.logprobs or False, prompt, len(running))
     note = partial(service.note, "chat", messages)
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return stream(chat.chunks(service, answers, note, drafts=wish.options.drafts, usage=usage), path, answers)
-    results = await service.finish(request, answers)
+        return stream(chat.chunks(service, running, note, drafts=wish.options.drafts, usage=usage), path, running)
+    results = await service.finish(request, running)
     note(results)
     return JSONResponse(chat.whole(results))
 

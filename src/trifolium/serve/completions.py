@@ -15,13 +15,14 @@ from ..engine import CanvasEvent, Result, TextEvent, TokenLogprob
 from ..text import Tokenizer
 from .chat import token_of
 from .errors import Unsupported
-from .fields import SampledBody, Several, StreamOptions, Wish, refuse
+from .fields import SampledBody, Several, StreamOptions, Wish, refuse, shown
 from .service import Service, finished, service_of
+from .shapes import ERRORS, TextCompletion, answers
 from .streaming import canvas_of, sse, stream
 from .usage import chat_usage
 from .worker import Answer, Worker
 
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 
 Tokens = Annotated[Several[int], Field(min_length=1)]
 
@@ -39,6 +40,12 @@ DEFAULT_TOKENS = 16
 
 class CompletionBody(SampledBody):
     """A request. Every prompt of a list gets `n` texts. What stands after the second comment changes nothing."""
+
+    model_config = shown(
+        {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
+        {"prompt": ["One", "Two"], "logprobs": 2, "max_tokens": 4},
+        {"prompt": [1, 2, 3], "echo": True, "stream": True, "max_tokens": 4},
+    )
 
     prompt: (
         str | Tokens | Annotated[Several[str], Field(min_length=1)] | Annotated[Several[Tokens], Field(min_length=1)]
@@ -73,24 +80,25 @@ class CompletionBody(SampledBody):
         return list(self.prompt)
 
 
-@router.post("/v1/completions", response_model=None)
+@router.post("/v1/completions", response_model=None, responses=answers(TextCompletion))
 async def complete(request: Request, body: CompletionBody) -> Response:
     """Go on with one or more texts, at once or as a stream of chunks."""
     service, path = service_of(request), request.url.path
     wish = body.checked_wish()
     worker = await service.models.get(body.model)
+    service.check_count(len(body.prompts), wish)  # before each is cut into tokens
     prompts = [await _tokens(service, worker, prompt) for prompt in body.prompts]
     echoes = [_echo(worker, prompt) if body.echo else "" for prompt in prompts for _ in range(wish.choices)]
-    answers = await service.start_all(worker, prompts, wish)
+    running = await service.start_all(worker, prompts, wish)
     texts = Completions(f"cmpl-{request.state.request_id}", worker, body.logprobs is not None, echoes)
     prompt_tokens = sum(map(len, prompts))
     note = partial(service.note, "completion", body.prompt)
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
         return stream(
-            texts.chunks(service, answers, prompt_tokens, note, drafts=wish.options.drafts, usage=usage), path, answers
+            texts.chunks(service, running, prompt_tokens, note, drafts=wish.options.drafts, usage=usage), path, running
         )
-    results = await service.finish(request, answers)
+    results = await service.finish(request, running)
     note(results)
     return JSONResponse(texts.whole(results, prompt_tokens))
 

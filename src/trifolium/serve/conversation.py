@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from .errors import Unsupported
-from .fields import Body, Several
+from .fields import MOST_PARTS, Body, Several
 
 
 class TextPart(BaseModel):
@@ -23,7 +23,7 @@ class ChatMessage(Body):
     """A message of a chat. `developer` is what newer models call `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | Several[TextPart] | None = None
+    content: str | Annotated[Several[TextPart], Field(max_length=MOST_PARTS)] | None = None
     name: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None

@@ -15,6 +15,7 @@ from .errors import Unsupported
 T = TypeVar("T")
 
 MOST_KEYS = 100
+MOST_PARTS = 20_000
 MOST_BIASES = 2048
 MOST_STOPS = 32
 
@@ -22,6 +23,11 @@ Several = Annotated[list[T], Field(fail_fast=True)]
 """A list that is refused at its first fault: a body has room for millions of them, which would take minutes to note."""
 
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+def shown(*examples: dict[str, Any]) -> ConfigDict:
+    """A body's configuration with examples for the OpenAPI document."""
+    return ConfigDict(json_schema_extra={"examples": list(examples)})
 
 
 def at_most(count: int) -> BeforeValidator:
@@ -105,7 +111,7 @@ class SampledBody(Body):
     min_p: float | None = Field(None, ge=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=10)
     logit_bias: Annotated[LogitBias, at_most(MOST_BIASES)] | None = None
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Stop | Annotated[Several[Stop], Field(max_length=MOST_STOPS)] | None = None

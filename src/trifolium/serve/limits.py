@@ -78,7 +78,8 @@ class Gate:
             return
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         sent = headers.get("x-api-key") or (bearer.strip() if scheme.lower() == "bearer" else "")
-        if not hmac.compare_digest(sent.encode("utf-8", "replace"), key.encode("utf-8", "replace")):
+        # Headers were read as Latin-1, which keeps every byte.
+        if not hmac.compare_digest(sent.encode("latin-1"), key.encode("utf-8", "replace")):
             raise ApiError(401, "a valid API key is needed: send 'Authorization: Bearer KEY'", code="invalid_api_key")
 
     def _bounded(self, receive: Receive) -> Receive:

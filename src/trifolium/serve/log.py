@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,12 +33,22 @@ class JsonLines(logging.Formatter):
         return json.dumps(told, default=str)
 
 
-def log_to_stderr(*, quiet: bool) -> None:
+@contextmanager
+def log_to_stderr(*, quiet: bool) -> Iterator[None]:
     """Send the server's log, and the warnings of the HTTP server below it, to stderr; warnings only if `quiet`."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
-    for name, level in ((NAME, logging.WARNING if quiet else logging.INFO), ("uvicorn.error", logging.WARNING)):
-        log = logging.getLogger(name)
-        log.handlers[:] = [handler]
-        log.propagate = False
+    levels = {NAME: logging.WARNING if quiet else logging.INFO, "uvicorn.error": logging.WARNING}
+    logs = [logging.getLogger(name) for name in levels]
+    before = [(log.level, log.propagate) for log in logs]
+    for log, level in zip(logs, levels.values(), strict=True):
+        log.addHandler(handler)
         log.setLevel(level)
+        log.propagate = False
+    try:
+        yield
+    finally:
+        for log, (level, propagate) in zip(logs, before, strict=True):
+            log.removeHandler(handler)
+            log.setLevel(level)
+            log.propagate = propagate

@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 from pydantic import Field
 
 from .errors import ApiError
-from .fields import Body, Several
+from .fields import Body, Several, shown
 from .service import Service, service_of
+from .shapes import ERRORS, Health, Model, ModelList, Text, Tokens
 from .streaming import Canvas
 
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 
 
 class TokenizeBody(Body):
     """`content` is plain text: special tokens in it stay text, unless `add_special`."""
+
+    model_config = shown({"content": "Hello"}, {"content": "Hello <|im_end|>", "with_pieces": True})
 
     content: str
     model: str = "default"
@@ -27,17 +31,21 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     """Token ids of the model's vocabulary."""
 
+    model_config = shown({"tokens": [1, 2, 3]})
+
     tokens: Annotated[Several[int], Field(max_length=1_000_000)]
     model: str = "default"
 
 
-@router.get("/health")
+@router.get("/health", response_model=None, responses={200: {"model": Health}})
 async def health(request: Request) -> dict[str, Any]:
     """Ready to answer: the model is loaded."""
-    return {"status": "ok", "model": service_of(request).models.default}
+    service = service_of(request)
+    told = {"status": "ok", "model": service.models.default}
+    return told if service.replica is None else {**told, "replica": service.replica}
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Counters in Prometheus's text format."""
     service = service_of(request)
@@ -45,14 +53,14 @@ async def metrics(request: Request) -> Response:
     return Response(service.metrics.text(stats), media_type="text/plain; version=0.0.4")
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", response_model=None, responses={200: {"model": ModelList}})
 async def models(request: Request) -> dict[str, Any]:
     """Every model that a request may name."""
     service = service_of(request)
     return {"object": "list", "data": [_model(service, name) for name in service.models.names], "has_more": False}
 
 
-@router.get("/v1/models/{name:path}")
+@router.get("/v1/models/{name:path}", response_model=None, responses={200: {"model": Model}})
 async def model(request: Request, name: str) -> dict[str, Any]:
     """One model."""
     service = service_of(request)
@@ -61,7 +69,7 @@ async def model(request: Request, name: str) -> dict[str, Any]:
     return _model(service, name)
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", response_model=None, responses={200: {"model": Tokens}})
 async def tokenize(request: Request, body: TokenizeBody) -> dict[str, Any]:
     """Token ids of a text, with each one's text on request."""
     service = service_of(request)
@@ -75,7 +83,7 @@ async def tokenize(request: Request, body: TokenizeBody) -> dict[str, Any]:
     return {"tokens": told, "count": len(tokens), "max_model_len": worker.lm.model.config.max_positions}
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", response_model=None, responses={200: {"model": Text}})
 async def detokenize(request: Request, body: DetokenizeBody) -> dict[str, Any]:
     """The text of token ids."""
     service = service_of(request)

@@ -28,11 +28,13 @@ T = TypeVar("T")
 class Service:
     """A running server's parts, handed to every protocol's router."""
 
-    def __init__(self, settings: ServeSettings, models: Models, metrics: Metrics) -> None:
+    def __init__(self, settings: ServeSettings, models: Models, metrics: Metrics, replica: str | None = None) -> None:
+        self.replica = replica
         self.settings = settings
         self.models = models
         self.metrics = metrics
         self.responses = Store(settings.max_stored)
+        self.loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._encoding = asyncio.Semaphore(2)  # long prompts take turns on threads; short ones aren't kept waiting long
 
@@ -51,9 +53,7 @@ class Service:
 
     async def start_all(self, worker: Worker, prompts: Sequence[Sequence[int]], wish: Wish) -> list[Answer]:
         """Begin `wish.choices` answers to each prompt, all or none. Raises ApiError, PromptError or UsageError."""
-        if len(prompts) * wish.choices > self.settings.max_choices:
-            param = "n" if len(prompts) == 1 else "prompt"
-            raise ApiError(400, f"at most {self.settings.max_choices} answers are given at once", param=param)
+        self.check_count(len(prompts), wish)
         limits = [limit for limit in (wish.max_tokens, self.settings.max_tokens) if limit is not None]
         context = worker.lm.model.config.max_positions
         decode = DecodeConfig.parse(
@@ -71,6 +71,12 @@ class Service:
             SamplingParams.parse({**wish.sampling, "seed": (seed + i) % 2**64}, "request") for i in range(wish.choices)
         ]
         return await worker.submit([Request(prompt, choice, decode) for prompt in prompts for choice in sampling])
+
+    def check_count(self, prompts: int, wish: Wish) -> None:
+        """Raises ApiError for more answers than a request may ask for."""
+        if prompts * wish.choices > self.settings.max_choices:
+            param = "n" if prompts == 1 else "prompt"
+            raise ApiError(400, f"at most {self.settings.max_choices} answers are given at once", param=param)
 
     async def results(self, answers: Sequence[Answer]) -> list[Result]:
         """All answers, once they are finished. Cancels them all if one fails or takes too long."""

@@ -82,7 +82,9 @@ class Answer:
             self.cancel()
 
     def take(self, events: Sequence[Event], error: Exception | None) -> None:
-        """News of the engine, on the event loop."""
+        """News of the engine, on the event loop: what one pass brought, its canvas before its text."""
+        if any(isinstance(event, TextEvent) for event in events):
+            self._canvas = None  # it stood before this text
         for event in events:
             if isinstance(event, CanvasEvent):
                 self._canvas = event
@@ -123,6 +125,11 @@ class Worker:
     def open(self) -> int:
         """Requests that run or wait."""
         return len(self._open)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine's thread runs."""
+        return self._thread.is_alive()
 
     async def submit(self, requests: Sequence[Request]) -> list[Answer]:
         """Queue requests, all or none. Raises Overloaded, PromptError or UsageError."""
