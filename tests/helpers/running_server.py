@@ -92,7 +92,14 @@ def running(
     parsed = ServeSettings.parse(settings, "settings")
     app = create_app(lm, parsed, load)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=5, timeout_keep_alive=30, lifespan="on"
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=30,
+        lifespan="on",
+        http="h11",
+        loop="asyncio",
     )
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         if send_buffer is not None:

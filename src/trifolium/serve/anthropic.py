@@ -15,11 +15,12 @@ from .conversation import TextPart, template_variables, text_of
 from .errors import ApiError, Unsupported
 from .fields import MOST_STOPS, Body, Several, Stop, TrifoliumOptions, Wish, refuse
 from .service import Service, finished, service_of
+from .shapes import ANTHROPIC_ERRORS, AnthropicMessage, TokenCount, answers
 from .streaming import canvas_of, sse, stream
 from .usage import passes_of
 from .worker import Answer, Worker
 
-router = APIRouter()
+router = APIRouter(responses=ANTHROPIC_ERRORS)
 
 NOT_YET = {
     "tools": "tool calls are not there yet",
@@ -140,22 +141,22 @@ class MessagesBody(CountBody):
         )
 
 
-@router.post("/v1/messages", response_model=None)
+@router.post("/v1/messages", response_model=None, responses=answers(AnthropicMessage))
 async def create(request: Request, body: MessagesBody) -> Response:
     """Answer a conversation, at once or as a stream of events."""
     service, path = service_of(request), request.url.path
     worker = await service.models.get(body.model)
     prompt = await _prompt(service, worker, body)
-    answers = await service.start(worker, prompt, body.wish())
+    begun = await service.start(worker, prompt, body.wish())
     message = Message(f"msg_{request.state.request_id}", worker, prompt)
     if body.stream:
-        return stream(message.events(service, answers, drafts=body.trifolium.drafts), path, answers)
-    results = await service.finish(request, answers)
+        return stream(message.events(service, begun, drafts=body.trifolium.drafts), path, begun)
+    results = await service.finish(request, begun)
     service.note("message", body.conversation()[0], results)
     return JSONResponse(message.whole(results[0]))
 
 
-@router.post("/v1/messages/count_tokens", response_model=None)
+@router.post("/v1/messages/count_tokens", response_model=None, responses={200: {"model": TokenCount}})
 async def count(request: Request, body: CountBody) -> dict[str, int]:
     """How many tokens a conversation has, as the model reads it."""
     service = service_of(request)

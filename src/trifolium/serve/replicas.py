@@ -85,5 +85,5 @@ def serve_replicas(
     finally:
         serve.shutdown()
         ray.shutdown()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for taken, handler in previous.items():
+            signal.signal(taken, handler)

@@ -18,10 +18,11 @@ from .fields import Body, Several, TrifoliumOptions, Wish, at_most, refuse
 from .response_items import Item, as_items, messages_of
 from .response_run import Event, Run
 from .service import Service, service_of, until_gone
+from .shapes import ERRORS, Deleted, InputItems, ResponseObject, answers
 from .store import Stored
 from .streaming import sse, stream
 
-router = APIRouter(prefix="/v1/responses")
+router = APIRouter(prefix="/v1/responses", responses=ERRORS)
 
 NOT_YET = {
     "tools": "tool calls are not there yet",
@@ -155,7 +156,7 @@ class ResponsesBody(Body):
         }
 
 
-@router.post("", response_model=None)
+@router.post("", response_model=None, responses=answers(ResponseObject))
 async def create(request: Request, body: ResponsesBody) -> Response:
     """Answer, at once, as a stream of events, or in the background."""
     service, path = service_of(request), request.url.path
@@ -170,27 +171,27 @@ async def create(request: Request, body: ResponsesBody) -> Response:
     instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
     variables = template_variables(None, body.reasoning.effort if body.reasoning else None)
     prompt = await service.encode(worker, [*instructions, *before, *fresh], template=variables)
-    answers = await service.start(worker, prompt, wish)
+    begun = await service.start(worker, prompt, wish)
     stored = Stored(
         body.blank(f"resp_{request.state.request_id}", worker.lm.name), as_items(body.input), [*before, *fresh]
     )
     run = Run(stored, worker, prompt, drafts=wish.options.drafts, logprobs=body.logprobs)
     if body.store is not False:
         service.responses.put(stored)
-    events = run.events(service, answers)
+    events = run.events(service, begun)
     if body.background:
-        stored.cancel = answers[0].cancel
+        stored.cancel = begun[0].cancel
         service.keep(stored.record(events))
         return stream(_told(stored.follow()), path) if body.stream else JSONResponse(stored.response)
     if body.stream:
-        return stream(_told(events), path, answers)
+        return stream(_told(events), path, begun)
     await until_gone(request, _consumed(events))
     if run.error is not None:
         raise run.error
     return JSONResponse(stored.response)
 
 
-@router.get("/{id}", response_model=None)
+@router.get("/{id}", response_model=None, responses=answers(ResponseObject))
 async def retrieve(
     request: Request, id: str, stream_: Annotated[bool, Query(alias="stream")] = False, starting_after: int = -1
 ) -> Response:
@@ -203,7 +204,7 @@ async def retrieve(
     return stream(_told(stored.follow(starting_after)), request.url.path)
 
 
-@router.get("/{id}/input_items", response_model=None)
+@router.get("/{id}/input_items", response_model=None, responses={200: {"model": InputItems}})
 async def input_items(
     request: Request,
     id: str,
@@ -224,7 +225,7 @@ async def input_items(
     return JSONResponse({"object": "list", "data": page, **ends, "has_more": start + limit < len(items)})
 
 
-@router.post("/{id}/cancel", response_model=None)
+@router.post("/{id}/cancel", response_model=None, responses={200: {"model": ResponseObject}})
 async def cancel(request: Request, id: str) -> Response:
     """End a background response; what it has said so far stays."""
     stored = service_of(request).responses.get(id)
@@ -235,7 +236,7 @@ async def cancel(request: Request, id: str) -> Response:
     return JSONResponse(stored.response)
 
 
-@router.delete("/{id}", response_model=None)
+@router.delete("/{id}", response_model=None, responses={200: {"model": Deleted}})
 async def delete(request: Request, id: str) -> Response:
     """Forget a response."""
     service_of(request).responses.delete(id)
