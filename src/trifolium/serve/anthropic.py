@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..constrain import Constraint
 from ..engine import CanvasEvent, Result, TextEvent
 from ..text import ReasoningSplitter
 from .conversation import TextPart, template_variables, text_of
@@ -17,6 +18,7 @@ from .fields import MOST_STOPS, Body, Several, Stop, TrifoliumOptions, Wish, ref
 from .service import Service, finished, service_of
 from .shapes import ANTHROPIC_ERRORS, AnthropicMessage, TokenCount, answers
 from .streaming import canvas_of, sse, stream
+from .structure import of_format
 from .usage import passes_of
 from .worker import Answer, Worker
 
@@ -25,7 +27,6 @@ router = APIRouter(responses=ANTHROPIC_ERRORS)
 NOT_YET = {
     "tools": "tool calls are not there yet",
     "tool_choice": "tool calls are not there yet",
-    "output_format": "structured output is not there yet",
     "mcp_servers": "the server calls nobody",
     "container": "the server runs nothing",
 }
@@ -40,10 +41,10 @@ class Thinking(Body):
 
 
 class OutputConfig(Body):
-    """How much effort to make: none means no thinking. Formats have an issue of their own."""
+    """How much effort to make (none means no thinking), and the schema that the answer follows."""
 
     effort: Literal["none", "low", "medium", "high", "xhigh", "max"] | None = None
-    format: Any = None
+    format: dict[str, Any] | None = None
     task_budget: Any = None
 
 
@@ -74,10 +75,10 @@ class CountBody(Body):
     system: str | Several[Block] | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
     # Refused by name (NOT_YET).
     tools: list[Any] | None = None
     tool_choice: Any = None
-    output_format: Any = None
     mcp_servers: Any = None
     container: Any = None
     # Ignored.
@@ -90,8 +91,6 @@ class CountBody(Body):
     def conversation(self) -> tuple[list[dict[str, Any]], str]:
         """Messages for the chat template, and the beginning of the answer, if the last message is the assistant's."""
         refuse(self, NOT_YET)
-        if self.output_config is not None and self.output_config.format is not None:
-            raise Unsupported("output_config.format", "structured output is not there yet")
         messages = [
             {"role": turn.role, "content": _text(turn.content, f"messages.{i}.content")}
             for i, turn in enumerate(self.messages)
@@ -111,7 +110,14 @@ class CountBody(Body):
         """Further variables of the chat template."""
         if self.thinking is not None:
             return {"enable_thinking": self.thinking.type != "disabled"}
-        return template_variables(None, None if self.output_config is None else self.output_config.effort)
+        effort = None if self.output_config is None else self.output_config.effort
+        return template_variables(None, effort, self.constraint()[0] is not None)
+
+    def constraint(self) -> tuple[Constraint | None, str]:
+        """What the answer must be, and the field that says so. Raises ApiError."""
+        if self.output_config is not None and self.output_config.format is not None:
+            return of_format(self.output_config.format, "output_config.format"), "output_config.format"
+        return of_format(self.output_format, "output_format"), "output_format"
 
 
 class MessagesBody(CountBody):
@@ -133,7 +139,10 @@ class MessagesBody(CountBody):
     def wish(self) -> Wish:
         """How the answer is wanted."""
         given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        constraint, field = self.constraint()
         return Wish(
+            constraint=constraint,
+            constrained_by=field,
             sampling={name: value for name, value in given.items() if value is not None},
             max_tokens=self.max_tokens,
             stop=tuple(self.stop_sequences or ()),

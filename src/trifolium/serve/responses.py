@@ -13,7 +13,7 @@ from pydantic import Field
 
 from ..config import MAX_LOGPROBS
 from .conversation import template_variables
-from .errors import ApiError, Unsupported
+from .errors import ApiError
 from .fields import Body, Several, TrifoliumOptions, Wish, at_most, refuse
 from .response_items import Item, as_items, messages_of
 from .response_run import Event, Run
@@ -21,6 +21,7 @@ from .service import Service, service_of, until_gone
 from .shapes import ERRORS, Deleted, InputItems, ResponseObject, answers
 from .store import Stored
 from .streaming import sse, stream
+from .structure import of_format
 
 router = APIRouter(prefix="/v1/responses", responses=ERRORS)
 
@@ -48,7 +49,7 @@ class Reasoning(Body):
 
 
 class TextConfig(Body):
-    """The form of the text; structured formats have an issue of their own."""
+    """The form of the text: plain, any JSON object, or what a schema describes."""
 
     format: dict[str, Any] | None = None
     verbosity: Any = None
@@ -104,19 +105,24 @@ class ResponsesBody(Body):
     def wish(self) -> Wish:
         """How the answer is wanted. Raises ApiError or Unsupported for what can't be done."""
         refuse(self, NOT_YET)
-        if self.text is not None and self.text.format not in (None, {"type": "text"}):
-            raise Unsupported("text.format", "structured output is not there yet")
         if self.background and self.store is False:
             raise ApiError(400, "a background response has to be stored", param="background")
         sampling = {"temperature": 1.0 if self.temperature is None else self.temperature}
         if self.top_p is not None:
             sampling["top_p"] = self.top_p
         return Wish(
+            constraint=of_format(self.format, "text.format"),
+            constrained_by="text.format",
             sampling=sampling,
             max_tokens=self.max_output_tokens,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             options=self.trifolium,
         )
+
+    @property
+    def format(self) -> dict[str, Any] | None:
+        """The format that was asked for."""
+        return None if self.text is None else self.text.format
 
     @property
     def logprobs(self) -> bool:
@@ -146,7 +152,7 @@ class ResponsesBody(Body):
             "service_tier": "default",
             "store": self.store is not False,
             "temperature": 1.0 if self.temperature is None else self.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": self.format or {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
             "top_logprobs": self.top_logprobs or 0,
@@ -169,7 +175,8 @@ async def create(request: Request, body: ResponsesBody) -> Response:
     if not before and not fresh:
         raise ApiError(400, "the input has no messages", param="input")
     instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
-    variables = template_variables(None, body.reasoning.effort if body.reasoning else None)
+    effort = body.reasoning.effort if body.reasoning else None
+    variables = template_variables(None, effort, wish.constraint is not None)
     prompt = await service.encode(worker, [*instructions, *before, *fresh], template=variables)
     begun = await service.start(worker, prompt, wish)
     stored = Stored(

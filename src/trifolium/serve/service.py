@@ -19,6 +19,7 @@ from .metrics import Metrics
 from .models import Models
 from .settings import ServeSettings
 from .store import Store
+from .structure import made
 from .worker import Answer, Worker
 
 P = ParamSpec("P")
@@ -54,6 +55,7 @@ class Service:
     async def start_all(self, worker: Worker, prompts: Sequence[Sequence[int]], wish: Wish) -> list[Answer]:
         """Begin `wish.choices` answers to each prompt, all or none. Raises ApiError, PromptError or UsageError."""
         self.check_count(len(prompts), wish)
+        await self._check_constraint(worker, prompts, wish)
         limits = [limit for limit in (wish.max_tokens, self.settings.max_tokens) if limit is not None]
         context = worker.lm.model.config.max_positions
         decode = DecodeConfig.parse(
@@ -70,7 +72,19 @@ class Service:
         sampling = [
             SamplingParams.parse({**wish.sampling, "seed": (seed + i) % 2**64}, "request") for i in range(wish.choices)
         ]
-        return await worker.submit([Request(prompt, choice, decode) for prompt in prompts for choice in sampling])
+        return await worker.submit(
+            [Request(prompt, choice, decode, wish.constraint) for prompt in prompts for choice in sampling]
+        )
+
+    async def _check_constraint(self, worker: Worker, prompts: Sequence[Sequence[int]], wish: Wish) -> None:
+        """Compile a constraint off the engine's thread, where it would hold up everyone. Raises ApiError."""
+        if wish.constraint is None:
+            return
+        field = wish.constrained_by
+        if any(worker.lm.is_thinking(prompt) for prompt in prompts):
+            raise ApiError(400, "a constrained answer can't begin with thoughts: leave thinking off", param=field)
+        compiler = worker.lm.engine.compiler
+        await self.off_loop(made, compiler.guide, wish.constraint, field)
 
     def check_count(self, prompts: int, wish: Wish) -> None:
         """Raises ApiError for more answers than a request may ask for."""

@@ -309,6 +309,18 @@ class ResponseObject(Shape):
     usage: ResponseUsage | None
 
 
+class Filled(Shape):
+    """A response of /v1/fill. `holes`: what fills each; empty if the text was cut short."""
+
+    id: str
+    object: Literal["text_fill"]
+    model: str
+    text: str
+    holes: dict[str, str]
+    finish_reason: FinishReason
+    usage: Usage
+
+
 class InputItems(Shape):
     """A page of what a response was asked with."""
 
