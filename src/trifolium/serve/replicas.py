@@ -69,7 +69,6 @@ def serve_replicas(
     previous: dict[int, Any] = {}
     try:
         if not os.environ.get("RAY_ADDRESS"):
-            os.environ.setdefault("RAY_AUTH_MODE", "token")  # its ports run whatever they are sent
             cpus = max(cores, count)
             ray.init(include_dashboard=False, num_cpus=cpus, log_to_driver=not quiet, logging_level="ERROR")
         # After Ray has set its own, which would end this process at once.
