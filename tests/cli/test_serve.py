@@ -9,8 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,21 @@ def test_ctrl_c(folder):
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
         assert process.stderr is not None and "Traceback" not in process.stderr.read()
+
+
+def test_ctrl_c_twice_waits_for_nobody(folder):
+    with serving(folder) as (process, url):
+        body = {**ASKED, "max_tokens": 8500}
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as response:
+            lines = response.iter_lines()
+            assert next(line for line in lines if "content" in line)
+            for _ in range(2):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.3)
+            with suppress(httpx.TransportError):
+                assert not any(line == "data: [DONE]" for line in lines)
+        assert process.wait(5) == 130
+        assert process.stderr is not None and "terminate" not in process.stderr.read()
 
 
 def test_a_key_from_the_environment_and_prompts_stay_out_of_the_log(folder):

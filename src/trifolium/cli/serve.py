@@ -83,10 +83,9 @@ def serve(
         return o.load_model(name, "auto", "auto", rows)
 
     lm = o.load_model(model, adapter, dtype, rows, say=None if quiet else lambda text: print(text, file=sys.stderr))
-    created = create_app(lm, settings, load)
     with listen(host, port) as listener, log_to_stderr(quiet=quiet):
         if not quiet:
             address = f"[{host}]" if ":" in host else host
             print(f"Trifolium: http://{address}:{listener.getsockname()[1]}/ (API: /v1)", file=sys.stderr, flush=True)
         gc.freeze()  # what is there now stays: looking through it again and again would hold up answers
-        Server(created, drain=drain, end=lambda: created.state.service.models.end()).run(sockets=[listener])
+        Server(create_app(lm, settings, load), drain=drain).run(sockets=[listener])
