@@ -62,9 +62,11 @@ def serve(
     from ..serve.listen import Server, listen
     from ..serve.log import log_to_stderr
 
+    key = api_key or os.environ.get(KEY_VARIABLE) or None
     settings = ServeSettings.parse(
         {
-            "api_key": api_key or os.environ.get(KEY_VARIABLE) or None,
+            "api_key": key,
+            "hosts": LOOPBACK if host in LOOPBACK and key is None else (),
             "cors_origins": tuple(cors or ()),
             "load_models": load_models,
             "max_models": max_models,
@@ -76,7 +78,7 @@ def serve(
         },
         "options",
     )
-    if host not in LOOPBACK and settings.api_key is None:
+    if host not in LOOPBACK and key is None:
         o.note(f"anyone who can reach {host} can use this server: --api-key protects it")
 
     def load(name: str) -> LM:
