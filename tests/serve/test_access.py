@@ -95,6 +95,16 @@ def test_cors_is_off_unless_an_origin_is_named(server, guarded):
     assert allow not in httpx.get(f"{guarded.url}/health", headers={"Origin": "https://other.example"}).headers
 
 
+def test_a_server_without_a_key_answers_to_its_own_names_only(folder):
+    """Another site's page can't reach it by making its own name point to this machine."""
+    with running(folder, hosts=("127.0.0.1", "localhost", "::1")) as server:
+        for host in ("127.0.0.1", "localhost:8000", "LOCALHOST", "[::1]:80"):
+            assert httpx.get(f"{server.url}/v1/models", headers={"Host": host}).status_code == 200
+        for host in ("evil.example", "127.0.0.1.evil.example:8000", "", "localhost@evil.example", "[::2]"):
+            answer = httpx.get(f"{server.url}/v1/models", headers={"Host": host})
+            assert answer.status_code == 403 and answer.json()["error"]["code"] == "wrong_host"
+
+
 def test_one_line_a_request_without_prompts_or_keys(guarded, lines):
     body = {**CHAT, "max_tokens": 5}
     with httpx.Client(base_url=guarded.url, headers={"X-Api-Key": KEY.encode(), "X-Request-Id": "mine-1"}) as client:
