@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 import trifolium
@@ -32,12 +31,12 @@ def thinker(tmp_path_factory) -> Iterator[tuple[RunningServer, trifolium.LM]]:
 def ask(server: RunningServer, **more: Any) -> tuple[str, str, dict[str, Any]]:
     """(reasoning, content, usage), which a stream has to tell alike."""
     body = {**CHAT, **more}
-    whole = httpx.post(f"{server.url}/v1/chat/completions", json=body).json()
+    whole = server.client.post("/v1/chat/completions", json=body).json()
     message = whole["choices"][0]["message"]
     streamed = {"reasoning_content": "", "content": ""}
     usage = {}
     body |= {"stream": True, "stream_options": {"include_usage": True}}
-    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body) as response:
+    with server.client.stream("POST", "/v1/chat/completions", json=body) as response:
         for event in events_of(response.iter_lines()):
             usage = event.get("usage") or usage
             for choice in event["choices"]:
