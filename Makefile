@@ -1,10 +1,10 @@
 PY ?= .venv/bin/python
 PROMPT ?= Name the capital of France.
 
-.PHONY: help setup run test lint types bench train nano fuzz clean
+.PHONY: help setup run test lint types bench screenshots train nano fuzz clean
 
 help:  ## This list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: .venv/ready  ## Install Trifolium and its development tools into .venv
 
@@ -30,6 +30,9 @@ bench: setup  ## Measure beside peers (docs/benchmarks.md), the modes, layers at
 	$(PY) bench/report.py
 	$(PY) bench/layers_35b.py
 	$(PY) bench/context.py
+
+screenshots: setup  ## Pictures of the server's page for the docs (needs Chromium)
+	$(PY) bench/screenshots.py
 
 train: setup  ## Train the default adapter by its recipe (hours; resumes where it stopped)
 	$(PY) -m trifolium train recipes/smollm2-135m.toml

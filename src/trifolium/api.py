@@ -9,7 +9,7 @@ print(lm.generate("Name the capital of France.").text)
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -20,6 +20,7 @@ from . import dtypes
 from .checkpoint import Checkpoint, Shelf, check_base, load_adapter, open_checkpoint
 from .checkpoint.prepared import PreparedWeights, Products
 from .config import DecodeConfig, ModelConfig, SamplingParams
+from .constrain import Constraint, grammar, json_schema, regex
 from .dtypes import DTypeName
 from .engine import MAX_ROWS, Engine, Event, FinishedEvent, Handle, Request, Result
 from .errors import ConfigError, PromptError, TensorMismatchError
@@ -98,12 +99,15 @@ class LM:
         return self.thinks and self.tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")
 
     def submit(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Handle:
-        """Queue a prompt in the engine. `options`: the fields of SamplingParams and DecodeConfig.
+        """Queue a prompt in the engine. `options`: the fields of SamplingParams and DecodeConfig, and one of `schema`
+        (a JSON Schema as an object or text, or a pydantic model class), `regex`, `grammar` (text) and `constraint`.
 
-        Raises ConfigError for an unknown or bad option, PromptError for an empty or overlong prompt.
+        Raises ConfigError for an unknown or bad option, PromptError for an empty or overlong prompt, ConstraintError
+        for a constraint that can't be used.
         """
+        constraint, options = take_constraint(options)
         sampling, decode = split_options(options)
-        return self.engine.add(Request(self.encode(prompt, system=system), sampling, decode))
+        return self.engine.add(Request(self.encode(prompt, system=system), sampling, decode, constraint))
 
     def generate(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Result:
         """Answer a prompt. Options and errors as in `submit`."""
@@ -132,6 +136,24 @@ class LM:
     def named(self, result: Result) -> Result:
         """The result with what only this object knows: the model's name, its dtype and loading time."""
         return replace(result, model=self.name, dtype=self.dtype, load_seconds=self.load_seconds)
+
+
+def take_constraint(options: Mapping[str, Any]) -> tuple[Constraint | None, dict[str, Any]]:
+    """The constraint that `schema`, `regex`, `grammar` or `constraint` stand for, and the other options.
+
+    Raises ConfigError if more than one is given, and ConstraintError.
+    """
+    make: dict[str, Callable[[Any], Constraint]] = {
+        "schema": json_schema,
+        "regex": regex,
+        "grammar": grammar,
+        "constraint": lambda constraint: constraint,
+    }
+    given = [name for name in make if options.get(name) is not None]
+    if len(given) > 1:
+        raise ConfigError(f"an answer can follow one constraint, and these are given: {', '.join(given)}")
+    rest = {key: value for key, value in options.items() if key not in make}
+    return (make[given[0]](options[given[0]]) if given else None), rest
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[SamplingParams, DecodeConfig]:

@@ -255,12 +255,14 @@ class SamplingParams(Frozen):
 class DecodeConfig(Frozen):
     """How a request decodes: the mode, its blocks, its drafts, when it ends, and what is told of each token.
 
+    `drafts`: where they come from. Under a constraint, tokens that it forces are drafts too, unless `drafts` is "none";
+    "forced" takes no others, also in mode `ar`, which otherwise has none: AR that jumps over literals.
     `free_rows`: take all rows that may save a pass, worth their time or not: previews to look at, passes to count.
     `logprobs`: how many of the likeliest tokens to name at each position, beside the chosen one's log-probability.
     """
 
     mode: Literal["verified", "diffusion", "ar"] = "verified"
-    drafts: Literal["preview", "ngram", "both", "none"] = "both"
+    drafts: Literal["preview", "ngram", "both", "forced", "none"] = "both"
     block_size: int | None = Field(None, gt=0, le=MAX_BLOCK)
     policy: Literal["threshold", "entropy", "top_n"] = "threshold"
     threshold: float = Field(0.9, ge=0.0, le=1.0)

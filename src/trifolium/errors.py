@@ -4,7 +4,8 @@
     ├── UsageError             what the caller asked for can't be done as asked
     │   ├── ConfigError        a config, recipe or option has an unknown key or a bad value
     │   ├── PromptError        empty prompt, or longer than the context
-    │   └── TemplateError      a chat template is broken, hostile, or refuses the messages
+    │   ├── TemplateError      a chat template is broken, hostile, or refuses the messages
+    │   └── ConstraintError    a schema, regex or grammar can't be used, or leaves no way to go on
     ├── NotFoundError          an unknown model, adapter or file; the message lists the nearest names
     ├── CheckpointError        a model, tokenizer or adapter file that can't be used
     │   ├── CorruptFileError   truncated, damaged, not the format it claims, or a pickle
@@ -25,6 +26,7 @@ __all__ = [
     "AdapterMismatchError",
     "CheckpointError",
     "ConfigError",
+    "ConstraintError",
     "CorruptFileError",
     "DownloadError",
     "NotFoundError",
@@ -58,6 +60,10 @@ class PromptError(UsageError):
 
 class TemplateError(UsageError):
     """A chat template is broken, hostile, or refuses the messages."""
+
+
+class ConstraintError(UsageError):
+    """A schema, regex or grammar can't be used, or leaves no way to go on."""
 
 
 class NotFoundError(TrifoliumError):

@@ -60,9 +60,12 @@ def test_recipes_parse() -> None:
 
 
 @pytest.mark.real
-def test_the_python_of_the_readme_runs(default_gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+@pytest.mark.parametrize(("document", "output"), [("README.md", "Paris"), ("docs/structured.md", "[[")])
+def test_the_python_of_documents_runs(
+    default_gguf: Path, capsys: pytest.CaptureFixture[str], document: str, output: str
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.S)
     assert blocks
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
-    assert "Paris" in capsys.readouterr().out
+        exec(compile(block, document, "exec", dont_inherit=True), {})
+    assert output in capsys.readouterr().out

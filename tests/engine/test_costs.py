@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trifolium.engine.costs import GRID, Budget, PassCosts
+from trifolium.engine.costs import CAUTION, GRID, Budget, PassCosts
 
 
 def test_costs_are_what_was_observed_and_never_fall_with_rows() -> None:
@@ -19,7 +19,9 @@ def test_costs_are_what_was_observed_and_never_fall_with_rows() -> None:
     values = [costs.seconds(rows) for rows in range(1, 700)]
     assert values == sorted(values)
     assert costs.rate == pytest.approx(2 / 1.3, rel=0.05)
-    assert Budget(20, 4, costs).price(12) == pytest.approx(costs.rate * (costs.seconds(16) - costs.seconds(5)))
+    assert Budget(20, 4, costs).price(12) == pytest.approx(
+        CAUTION * costs.rate * (costs.seconds(16) - costs.seconds(5))
+    )
     assert Budget(20).price(12) == 0.0
 
 
@@ -58,3 +60,19 @@ def test_one_odd_size_does_not_flatten_the_curve() -> None:
         costs.observe(8, 22.0, 8)
     assert 15.0 <= costs.seconds(4) < 16.5
     assert costs.seconds(8) == pytest.approx(22.0)
+
+
+def test_what_proposals_do_to_the_next_pass_is_their_price() -> None:
+    costs = PassCosts()
+    for _ in range(20):
+        costs.observe(1, 8.0, 1)
+        costs.observe(1, 8.0, 1, proposals=2, proposing=3.0)
+        costs.observe(1, 12.0, 1)
+    assert costs.seconds(1) == pytest.approx(8.0)
+    assert costs.proposal == pytest.approx((3.0 + 4.0) / 2)
+
+
+def test_reading_prompts_beside_answers_does_not_make_time_cheap() -> None:
+    costs = PassCosts()
+    costs.observe(100, 10.0, 5, share=0.1)
+    assert costs.rate == pytest.approx(5.0)

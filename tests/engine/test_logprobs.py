@@ -43,7 +43,7 @@ def test_ar_and_verified_tell_the_model_s_own_log_softmax(models, prompts, tempe
             assert tuple(one.token for one in told) == result.token_ids
         assert results["ar"] == results["verified"]
         tokens = [*prompt, *(one.token for one in results["ar"])]
-        reference = log_softmax_after(model, tokens)[len(prompt) - 1 : -1]
+        reference = log_softmax_after(models(None), tokens)[len(prompt) - 1 : -1]
         for row, one in zip(reference, results["ar"], strict=True):
             assert one.logprob == pytest.approx(row[one.token], abs=1e-4)
             best = np.argsort(-row)[:3]

@@ -51,6 +51,13 @@ class RunningServer:
         found = re.findall(r'trifolium_engine\{model="\w+",what="(\w+)"\} (\S+)', text)
         return {name: float(value) for name, value in found}
 
+    def counter(self, name: str, **labels: str) -> float:
+        """The sum of a counter of /metrics over everything but these labels."""
+        text = httpx.get(f"{self.url}/metrics", headers=self.key_header).text
+        lines = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(float(line.rpartition(" ")[2]) for line in lines if all(label in line for label in wanted))
+
     @property
     def key_header(self) -> dict[str, str]:
         key = self.settings.api_key
@@ -71,17 +78,30 @@ class RunningServer:
 
 @contextmanager
 def running(
-    folder: Path, load: Callable[[str], LM] | None = None, *, send_buffer: int | None = None, **settings: Any
+    folder: Path | str,
+    load: Callable[[str], LM] | None = None,
+    *,
+    dtype: Any = "int8",
+    send_buffer: int | None = None,
+    **settings: Any,
 ) -> Iterator[RunningServer]:
-    """Serve the model of a folder that `write_folder` made; stopped, and checked for leftovers, afterwards.
+    """Serve a model, as a rule one that `write_folder` made; stopped, and checked for leftovers, afterwards.
 
     `send_buffer`: bytes that the system takes from the server before the client reads them.
     """
-    lm = trifolium.load(folder, adapter=folder / "adapter.safetensors", dtype="int8")
+    adapter = folder / "adapter.safetensors" if isinstance(folder, Path) else "auto"
+    lm = trifolium.load(folder, adapter=adapter, dtype=dtype, progress=False)
     parsed = ServeSettings.parse(settings, "settings")
     app = create_app(lm, parsed, load)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=5, timeout_keep_alive=30, lifespan="on"
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=30,
+        lifespan="on",
+        http="h11",
+        loop="asyncio",
     )
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         if send_buffer is not None:

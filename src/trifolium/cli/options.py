@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..checkpoint.shelf import DEFAULT_MODEL
 from ..dtypes import DTYPES, check
+from ..errors import ConstraintError, NotFoundError
 
 if TYPE_CHECKING:
     from ..api import LM
+    from ..constrain import Constraint
 
 Model = Annotated[str, typer.Option(help="A shelf name, a folder, a GGUF file or a hub id.")]
 Adapter = Annotated[
@@ -23,7 +26,12 @@ DType = Annotated[
     str, typer.Option("--dtype", help=f"How products are computed: auto (by CPU and model), {', '.join(DTYPES)}.")
 ]
 Mode = Annotated[str, typer.Option(help="verified (equal to ar, in fewer passes), diffusion, or ar.")]
-Drafts = Annotated[str, typer.Option(help="Where verified's drafts come from: preview, ngram, both or none.")]
+Drafts = Annotated[
+    str,
+    typer.Option(
+        help="Where verified's drafts come from: preview, ngram, both, forced (a constraint's literals only) or none."
+    ),
+]
 BlockSize = Annotated[int | None, typer.Option(help="Positions previewed or filled together. [default: the adapter's]")]
 RowBudget = Annotated[
     int,
@@ -53,11 +61,42 @@ FrequencyPenalty = Annotated[
 Seed = Annotated[int, typer.Option(help="Equal seeds give equal answers, in verified and ar alike.")]
 System = Annotated[str | None, typer.Option(help="The system message. [default: the template's own]")]
 Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")]
+Schema = Annotated[
+    str | None,
+    typer.Option(
+        help="Answer with JSON that fits this JSON Schema: a file, or the schema itself.", metavar="FILE|JSON"
+    ),
+]
+Regex = Annotated[str | None, typer.Option(help="Answer with text that matches this pattern as a whole.")]
+Grammar = Annotated[
+    str | None,
+    typer.Option(help="Answer with a sentence of the grammar in this file (Lark or GBNF).", metavar="FILE"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 DEFAULT = DEFAULT_MODEL
 ROWS = 96
 """engine.MAX_ROWS, which costs an import of torch to look up; a test holds the two together."""
+
+
+def constraint_of(schema: str | None, regex: str | None, grammar: str | None) -> Constraint | None:
+    """The constraint that the options name. Raises ConfigError, NotFoundError or ConstraintError."""
+    from ..api import take_constraint
+
+    if schema is not None and not schema.lstrip().startswith("{"):
+        schema = _read(schema)
+    if grammar is not None:
+        grammar = _read(grammar)
+    return take_constraint({"schema": schema, "regex": regex, "grammar": grammar})[0]
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFoundError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConstraintError(f"{path} can't be read: {error}") from None
 
 
 def load_model(

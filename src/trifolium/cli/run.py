@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False)
 
 _EPILOG = (
     'Examples: trifolium run "Name the capital of France."  |  trifolium run --mode diffusion "Tell a story"  |  '
-    "echo Hello | trifolium run - --json"
+    'echo Hello | trifolium run - --json  |  trifolium run --schema person.json "Invent a person."'
 )
 
 
@@ -43,6 +43,9 @@ def run(
     seed: o.Seed = 0,
     system: o.System = None,
     stop: o.Stop = None,
+    schema: o.Schema = None,
+    regex: o.Regex = None,
+    grammar: o.Grammar = None,
     dtype: o.DType = "auto",
     as_json: o.AsJson = False,
 ) -> None:
@@ -73,16 +76,17 @@ def run(
         "stop": tuple(stop or ()),
     }
     split_options(settings)  # faults show before a model is loaded
+    constraint = o.constraint_of(schema, regex, grammar)
     lm = o.load_model(model, adapter, dtype, rows)
     if as_json:
-        result = lm.generate(message, system=system, **settings)
+        result = lm.generate(message, system=system, constraint=constraint, **settings)
         print(json.dumps(result.as_dict(), ensure_ascii=False))
         for text in result.notes:
             o.note(text)
         return
     from .show import AnswerView, print_plain, summary
 
-    events = lm.stream(message, system=system, **settings)
+    events = lm.stream(message, system=system, constraint=constraint, **settings)
     if not sys.stdout.isatty():
         finished = print_plain(events)
     else:

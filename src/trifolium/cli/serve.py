@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from ..dtypes import DTypeName, check
 from . import options as o
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ def serve(
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that an answer may take.")] = 600.0,
     drain: Annotated[float, typer.Option(min=0, help="Seconds that answers have to end when the server stops.")] = 20.0,
+    replicas: Annotated[
+        int, typer.Option(min=1, help="Several copies of the model behind Ray Serve (needs trifolium[ray]).")
+    ] = 1,
     rows: o.RowBudget = o.ROWS,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts and answers to the log.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Log warnings and errors only.")] = False,
@@ -61,6 +65,7 @@ def serve(
     from ..serve import ServeSettings, create_app
     from ..serve.listen import Server, listen
     from ..serve.log import log_to_stderr
+    from ..serve.replicas import serve_replicas
 
     key = api_key or os.environ.get(KEY_VARIABLE) or None
     settings = ServeSettings.parse(
@@ -81,13 +86,34 @@ def serve(
     if host not in LOOPBACK and key is None:
         o.note(f"anyone who can reach {host} can use this server: --api-key protects it")
 
+    def announce(port: int) -> None:
+        if not quiet:
+            address = f"[{host}]" if ":" in host else host
+            print(f"Trifolium: http://{address}:{port}/ (API: /v1)", file=sys.stderr, flush=True)
+
+    if replicas > 1:
+        with listen(host, port) as listener:  # is it free? Ray would retry for a while, and not say so
+            port = listener.getsockname()[1]
+        check(dtype)
+        serve_replicas(
+            replicas,
+            settings,
+            model=model,
+            adapter=None if adapter == "none" else adapter,
+            dtype=cast(DTypeName, dtype),
+            rows=rows,
+            host=host,
+            port=port,
+            quiet=quiet,
+            ready=lambda: announce(port),
+        )
+        return
+
     def load(name: str) -> LM:
         return o.load_model(name, "auto", "auto", rows)
 
     lm = o.load_model(model, adapter, dtype, rows, say=None if quiet else lambda text: print(text, file=sys.stderr))
     with listen(host, port) as listener, log_to_stderr(quiet=quiet):
-        if not quiet:
-            address = f"[{host}]" if ":" in host else host
-            print(f"Trifolium: http://{address}:{listener.getsockname()[1]}/ (API: /v1)", file=sys.stderr, flush=True)
+        announce(listener.getsockname()[1])
         gc.freeze()  # what is there now stays: looking through it again and again would hold up answers
         Server(create_app(lm, settings, load), drain=drain).run(sockets=[listener])

@@ -11,7 +11,7 @@ from rich.text import Text
 from ..engine import CanvasEvent, Cell, Event, FinishedEvent, Result, TextEvent
 
 # Attributes, not only colours, so that the states differ on dark and light grounds and without colour.
-STYLES = {"masked": "dim", "proposed": "italic cyan", "accepted": "bold green"}
+STYLES = {"masked": "dim", "proposed": "italic cyan", "accepted": "bold green", "pinned": "bold"}
 MASK = "░"
 
 # A model's text must not move the cursor or recolour the terminal: control characters are shown as their pictures.

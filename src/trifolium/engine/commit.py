@@ -11,6 +11,7 @@ from ..model import MASK
 from .costs import Budget
 from .drafts import Draft, DraftBook, PreviewDrafts
 from .events import Cell
+from .fitting import OptionDrafts
 from .plan import Outcome, Plan
 from .proposals import Ask
 from .request import Live
@@ -20,20 +21,34 @@ _BARE = Layout(Draft(), (1.0,), ())
 """The last emitted token and nothing else."""
 
 
+OPTION_ROWS = 12
+"""Rows that trying all options must not take the time of more than one token for."""
+
+
 class VerifiedDecoder:
     """Decodes one request exactly as AR would. `block`: mask rows of a canvas, 0 for no previews."""
 
-    def __init__(self, live: Live, book: DraftBook, previews: PreviewDrafts | None, block: int) -> None:
+    def __init__(
+        self,
+        live: Live,
+        book: DraftBook,
+        previews: PreviewDrafts | None,
+        block: int,
+        options: OptionDrafts | None = None,
+    ) -> None:
         self._live = live
         self._book = book
         self._previews = previews
         self._block = block if previews is not None else 0
+        self._options = options
         self._layout = _BARE
 
     def plan(self, budget: Budget) -> Plan:
         live = self._live
         # Every pass brings one token more than it has accepted drafts.
         depth = live.remaining - 1
+        if self._options is not None:
+            self._options.affordable = budget.price(OPTION_ROWS) <= 1.0
         draft, estimates = self._book.best(depth)
         # Near the end of the context a canvas must still fit.
         block = min(self._block, live.max_positions - live.position - 2)
@@ -51,16 +66,14 @@ class VerifiedDecoder:
         emitted: list[int] = []
         path = [0]
         while True:
-            row, position = path[-1], live.position + 1
-            if live.sampler.plain_greedy:
-                token = outcome.largest[row]
-            else:
-                token = live.sampler.choose(outcome.logits[row].double().numpy(), position)
+            row = path[-1]
+            forced = live.guide is not None and live.guide.after().single is not None
+            token = live.choose(outcome.logits[row], outcome.largest[row])
             right = layout.child(row, token)
             if live.emit(token, live.logprob_of(token, outcome.logits[row])):
                 emitted.append(token)
                 if right is not None:
-                    live.accepted_by[layout.draft.source] += 1
+                    live.accepted_by["forced" if forced else layout.draft.source] += 1
             if live.done or right is None:
                 break
             path.append(right)
@@ -68,11 +81,13 @@ class VerifiedDecoder:
         if self._previews is not None:
             self._previews.learn(emitted)
         self._book.learn(emitted)
+        if live.drafts != "none":
+            live.finish_forced()
         row = path[-1]
         if live.done or row not in layout.previewed:
             return None
         block = outcome.blocks[layout.previewed.index(row)]
-        return Ask(live.sampler, block, outcome.hidden[row], live.tokens[-1], live.position + 1)
+        return Ask(live.sampler, block, outcome.hidden[row], live.tokens[-1], live.position + 1, live.guide)
 
     def receive(self, draft: Draft) -> None:
         assert self._previews is not None

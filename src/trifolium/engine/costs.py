@@ -18,6 +18,9 @@ PRIOR = 0.12
 MEMORY = 0.1
 """Weight of the latest pass in an average."""
 
+CAUTION = 1.35
+"""Rows must promise this many times what they cost: both are estimates, and a pass without them is a sure thing."""
+
 COLD = 2
 """Measurements that may have met cold caches."""
 
@@ -50,24 +53,47 @@ class PassCosts:
     _tokens: Average = field(default_factory=Average)
     _spent: Average = field(default_factory=Average)
     _proposals: Average = field(default_factory=Average)
+    _aftermath: Average = field(default_factory=Average)
+    _just_proposed: int = 0
+    _memory: dict[int, float] = field(default_factory=dict)
+    rate: float = 0.0
+    """Tokens per second of passes, lately."""
 
     @property
     def known(self) -> bool:
         """Whether anything was observed."""
         return bool(self._seconds)
 
-    def observe(self, rows: int, seconds: float, tokens: float, proposals: int = 0, proposing: float = 0.0) -> None:
-        """A decoding pass of `rows` rows took so long and brought `tokens`; `proposals` after it took `proposing`."""
-        self._seconds.setdefault(_near(rows), Average()).add(seconds)
+    def observe(
+        self, rows: int, seconds: float, tokens: float, share: float = 1.0, proposals: int = 0, proposing: float = 0.0
+    ) -> None:
+        """A pass of `rows` rows took so long and brought `tokens`; `proposals` after it took `proposing`.
+
+        `share` of its rows was decoding; others read prompts, whose time no draft could have saved.
+        """
+        size, before = _near(rows), self._just_proposed
+        self._just_proposed = proposals
+        if before and size in self._seconds:
+            # Proposals leave cold caches behind: what they add to the next pass is their price, not the rows'.
+            self._aftermath.add(max(0.0, seconds - self.seconds(rows)) / before)
+        else:
+            self._seconds.setdefault(size, Average()).add(seconds)
         self._tokens.add(tokens)
-        self._spent.add(seconds + proposing)
+        self._spent.add(seconds * share + proposing)
         if proposals:
             self._proposals.add(proposing / proposals)
         known = sorted(self._seconds)
         self._curve = known, _rising([self._seconds[size] for size in known])
+        self._memory.clear()
+        self.rate = self._tokens.value / self._spent.value if self._spent.value else 0.0
 
     def seconds(self, rows: int) -> float:
         """What a pass of so many rows is expected to take; 0 before anything was observed. Never falls with rows."""
+        if rows not in self._memory:  # every request of a pass asks for much the same
+            self._memory[rows] = self._estimate(rows)
+        return self._memory[rows]
+
+    def _estimate(self, rows: int) -> float:
         known, values = self._curve
         if not known:
             return 0.0
@@ -85,13 +111,8 @@ class PassCosts:
 
     @property
     def proposal(self) -> float:
-        """Seconds of turning one canvas into drafts."""
-        return self._proposals.value
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second of passes, lately."""
-        return self._tokens.value / self._spent.value if self._spent.value else 0.0
+        """Seconds of turning one canvas into drafts, and of what that does to the next pass."""
+        return self._proposals.value + self._aftermath.value
 
 
 @dataclass(frozen=True)
@@ -110,12 +131,12 @@ class Budget:
         if self.costs is None:
             return 0.0
         costs = self.costs
-        return costs.rate * (costs.seconds(self.others + rows) - costs.seconds(self.others + 1))
+        return CAUTION * costs.rate * (costs.seconds(self.others + rows) - costs.seconds(self.others + 1))
 
     @property
     def proposal(self) -> float:
         """Tokens that a canvas must bring to be worth being turned into drafts."""
-        return 0.0 if self.costs is None else self.costs.rate * self.costs.proposal
+        return 0.0 if self.costs is None else CAUTION * self.costs.rate * self.costs.proposal
 
 
 def _rising(averages: Sequence[Average]) -> list[float]:

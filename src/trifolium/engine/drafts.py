@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,7 +18,8 @@ class Draft:
 
     `parents`: the index of the token that each one follows, -1 for the last emitted token; parents come before
     children, and siblings differ. Without `parents` the tokens are a chain. `kind` groups drafts of equal reliability;
-    what happens to one corrects the confidences of later ones of its kind.
+    what happens to one corrects the confidences of later ones of its kind. `forced`: the tokens that a constraint
+    leaves no alternative to.
     """
 
     tokens: tuple[int, ...] = ()
@@ -26,6 +27,7 @@ class Draft:
     source: str = "none"
     kind: str = "none"
     parents: tuple[int, ...] | None = None
+    forced: frozenset[int] = frozenset()
 
     def parent(self, index: int) -> int:
         """What a token follows."""
@@ -51,6 +53,7 @@ class Draft:
             tokens=tuple(self.tokens[i] for i in indices),
             confidences=tuple(self.confidences[i] for i in indices),
             parents=tuple(place[self.parent(i)] for i in indices),
+            forced=frozenset(place[i] for i in self.forced if i in place),
         )
 
     def cut(self, depth: int) -> Draft:
@@ -188,7 +191,10 @@ class Calibration:
     def estimate(self, draft: Draft) -> list[float]:
         """For each token of the draft, the chance that it is accepted if the one that it follows is."""
         ratio = self._ratio(draft.kind)
-        return [min(MAX_CONFIDENCE, max(0.01, c * ratio)) for c in draft.confidences]
+        return [
+            1.0 if i in draft.forced else min(MAX_CONFIDENCE, max(0.01, c * ratio))
+            for i, c in enumerate(draft.confidences)
+        ]
 
     def _ratio(self, kind: str) -> float:
         start = 1.0 if self._general is None else self._general._ratio(kind)
@@ -203,9 +209,12 @@ class Calibration:
             children = draft.children(at)
             if not children:
                 return
+            right = [i for i in children if draft.tokens[i] == truth]
+            if right and right[0] in draft.forced:  # says nothing about the source
+                at = right[0]
+                continue
             expected = sum(draft.confidences[i] for i in children)
             self._expected[draft.kind] = self._expected.get(draft.kind, 0.0) + expected
-            right = [i for i in children if draft.tokens[i] == truth]
             if not right:
                 return
             at = right[0]
@@ -221,17 +230,28 @@ def reach(draft: Draft, estimates: Sequence[float]) -> list[float]:
     return reached
 
 
-class DraftBook:
-    """All draft sources of one request: picks the draft that promises most, and learns from every outcome."""
+Fit = Callable[[Draft, int], Draft]
 
-    def __init__(self, sources: Sequence[DraftSource], general: Calibration | None = None) -> None:
+
+class DraftBook:
+    """All draft sources of one request: picks the draft that promises most, and learns from every outcome.
+
+    `fit`: what becomes of a draft of at most so many positions before anything else, under a constraint.
+    """
+
+    def __init__(
+        self, sources: Sequence[DraftSource], general: Calibration | None = None, fit: Fit | None = None
+    ) -> None:
         self.sources = tuple(sources)
+        self._fit = fit
         self._calibration = Calibration(general)
         self._offers: list[Draft] = []
 
     def best(self, limit: int) -> tuple[Draft, list[float]]:
         """The draft with the largest expected number of accepted tokens (the first such source), and its estimates."""
         self._offers = [source.propose(limit) for source in self.sources] if limit > 0 else []
+        if self._fit is not None:
+            self._offers = [self._fit(offer, limit) for offer in self._offers if offer.tokens]
         best, best_estimates, best_value = Draft(), list[float](), 0.0
         for offer in self._offers:
             estimates = self._calibration.estimate(offer)

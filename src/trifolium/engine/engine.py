@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..constrain import Compiler
 from ..errors import PromptError, UnsupportedModelError, UsageError
 from ..model import Transformer
 from ..model.state import StateSize
@@ -18,12 +19,15 @@ from .commit import VerifiedDecoder
 from .costs import PassCosts
 from .drafts import Calibration, DraftBook, DraftSource, NgramDrafts, PreviewDrafts
 from .events import Event, Result
+from .fitting import ForcedDrafts, OptionDrafts, fitted
 from .memory import STATE_SHARE, available_memory
 from .plan import Decoder, Outcome, Plan
 from .proposals import Ask, Proposer
 from .request import Live, Request
 from .runner import Runner
 from .scheduler import Batch, Job, Limits, Part, Scheduler
+from .skeleton import Slots
+from .structured import StructuredDecoder
 
 MAX_ROWS = 96
 """Rows of a decoding pass, for all requests together: with fast int8, so many cost little more than one."""
@@ -163,12 +167,17 @@ class Engine:
         self._limits = Limits(max_running, max_rows, max_state_bytes, max_prefix_bytes, model.row_exact)
         self._costs = PassCosts()
         self._accepted: list[float] = []
+        self._accepted_constrained: list[float] = []
+        self._compiler: Compiler | None = None
         self._calibration = Calibration()
         self._scheduler = Scheduler(self._limits, self._size, self._costs)
         self._count = self._passes = self._rows = 0
 
     def add(self, request: Request) -> Handle:
-        """Queue a request. Raises PromptError or UsageError if it can't be served."""
+        """Queue a request. Raises PromptError or UsageError if it can't be served, ConstraintError among them."""
+        decode, constraint = request.decode, request.constraint
+        request.check(self.model.config.vocab_size, self.model.config.max_positions, self.tokenizer is not None)
+        guide = None if constraint is None else self.compiler.guide(constraint, may_end=not decode.ignore_eos)
         live = Live(
             self._count,
             request,
@@ -177,12 +186,29 @@ class Engine:
             max_positions=self.model.config.max_positions,
             tokenizer=self.tokenizer,
             eos_ids=self._eos_ids or frozenset(),
+            guide=guide,
         )
+        if live.done:  # the constraint allows the empty answer only
+            live.report()
+            self._count += 1
+            return Handle(live, self._scheduler.drop)
         job = Job(live, self._decoder(live), np.array(live.tokens[:-1], np.int32))
         self._check_memory(job)
         self._scheduler.add(job)
         self._count += 1
         return Handle(live, self._scheduler.drop)
+
+    @property
+    def compiler(self) -> Compiler:
+        """What compiles this engine's constraints, and keeps them. Safe to use from other threads.
+
+        Raises UsageError without a tokenizer.
+        """
+        if self._compiler is None:
+            if self.tokenizer is None:
+                raise UsageError("constraints need a tokenizer")
+            self._compiler = Compiler(self.tokenizer, self._eos_ids or frozenset(), self.model.config.vocab_size)
+        return self._compiler
 
     def _check_memory(self, job: Job) -> None:
         """Raises PromptError or UsageError if the request can't be held even when nothing else is."""
@@ -296,9 +322,10 @@ class Engine:
         rows = sum(part.plan.rows for part in batch.parts)
         self._passes += 1
         self._rows += rows
-        if not all(part.prompt for part in batch.parts):
+        decoding = sum(part.plan.rows for part in batch.parts if not part.prompt)
+        if decoding:
             tokens = sum(part.job.live.fresh for part in batch.parts)
-            self._costs.observe(rows, seconds, tokens, proposals, proposing)
+            self._costs.observe(rows, seconds, tokens, decoding / rows, proposals, proposing)
         seconds += proposing
         for part in batch.parts:
             live = part.job.live
@@ -331,27 +358,40 @@ class Engine:
                     "diffusion needs an adapter, and this model has none: make one with `trifolium convert`, "
                     "name one with --adapter, or use --mode verified"
                 )
-            return DiffusionDecoder(live, self._proposer, decode.block_size or adapter.config.block_size)
+            block = decode.block_size or adapter.config.block_size
+            if live.guide is not None and live.tokenizer is not None:
+                slots = Slots(live.guide, live.tokenizer)
+                return StructuredDecoder(live, live.guide, slots, self._proposer, block)
+            return DiffusionDecoder(live, self._proposer, block)
         sources: list[DraftSource] = []
         previews: PreviewDrafts | None = None
         block = 0
-        drafts = "none" if decode.mode == "ar" else decode.drafts
+        drafts = "none" if decode.mode == "ar" and decode.drafts != "forced" else decode.drafts
         if drafts in ("preview", "both") and adapter is None:
             drafts = "ngram"
             live.notes += ("this model has no adapter: drafts come from n-grams of the text only",)
         if drafts in ("preview", "both") and adapter is not None:
-            previews, block = PreviewDrafts(self._accepted), decode.block_size or adapter.config.block_size
+            # Under a constraint previews tend to be worth something else.
+            accepted = self._accepted if live.guide is None else self._accepted_constrained
+            previews, block = PreviewDrafts(accepted), decode.block_size or adapter.config.block_size
             sources.append(previews)
+            self._proposer.prepare()
         if drafts in ("ngram", "both"):
             sources.append(NgramDrafts(live.request.prompt))
-        if drafts != "none" and self._extra_drafts is not None:
+        if drafts != "none" and live.guide is not None:
+            sources.append(ForcedDrafts(live.guide))
+        options = None
+        if drafts not in ("none", "forced") and live.guide is not None and live.tokenizer is not None:
+            sources.append(options := OptionDrafts(live.guide, live.tokenizer))
+        if drafts not in ("none", "forced") and self._extra_drafts is not None:
             sources += self._extra_drafts(live.request)
         if drafts != "none" and not self.model.exact:
             live.notes += ("products in this dtype round by the number of rows: verified may differ from ar in places",)
         live.drafts = drafts
         if sources and not self._costs.known and not decode.free_rows:
             self._try_out()
-        return VerifiedDecoder(live, DraftBook(sources, self._calibration), previews, block)
+        book = DraftBook(sources, self._calibration, None if live.guide is None else fitted(live.guide))
+        return VerifiedDecoder(live, book, previews, block, options)
 
     def run(self, requests: Sequence[Request]) -> list[Result]:
         """Answer all requests; results in the same order. Raises the first request's error, if one failed."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import ConstraintError
+
+if TYPE_CHECKING:
+    from ..constrain import Constraint
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Result:
     the stop string, if one ended it. `accepted_by` counts accepted drafts by their source. `experts_per_pass`: distinct
     experts that a decoding pass read in a mixture layer, on average (0 without such layers). In a shared pass the whole
     pass's time counts for each of its requests. `dtype`: how products were computed. `notes`: what was done otherwise
-    than asked. `logprobs`: one for each of `token_ids`, if they were asked for.
+    than asked. `logprobs`: one for each of `token_ids`, if they were asked for. `constraint`: what the answer follows.
     """
 
     text: str
@@ -54,6 +59,26 @@ class Result:
     cached_tokens: int = 0
     notes: tuple[str, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
+    constraint: Constraint | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer came to its own end: an end token, or its constraint's."""
+        return self.finish_reason == "stop" and self.stop is None
+
+    @property
+    def parsed(self) -> Any:
+        """The object that an answer under a JSON Schema stands for: plain JSON, or an instance of the pydantic model.
+
+        None without a schema. Raises ConstraintError if the answer was cut short, and pydantic's ValidationError where
+        a model's own validators ask for more than its schema says.
+        """
+        if self.constraint is None:
+            return None
+        if not self.complete:
+            why = f"the stop string {self.stop!r}" if self.stop is not None else self.finish_reason
+            raise ConstraintError(f"the answer is not complete, it ended by {why}: allow more tokens (max_tokens)")
+        return self.constraint.parse(self.text)
 
     @property
     def tokens(self) -> int:
@@ -109,10 +134,13 @@ class TextEvent:
 
 @dataclass(frozen=True)
 class Cell:
-    """One canvas position: `token` is None where it is masked; `proposed` tokens may still change, `accepted` won't."""
+    """One canvas position: `token` is None where it is masked; `proposed` tokens may still change, `accepted` won't.
+
+    `pinned` tokens are literals of a constraint: nothing else can stand there, if what comes before stays.
+    """
 
     token: int | None
-    state: Literal["masked", "proposed", "accepted"]
+    state: Literal["masked", "proposed", "accepted", "pinned"]
     confidence: float = 0.0
 
 

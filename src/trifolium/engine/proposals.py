@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..constrain import Guide
 from ..model import Transformer
 from ..model.adapter import ChainProducts
 from ..ops.formats import INT4
@@ -43,7 +44,8 @@ BEAM = 6
 class Ask:
     """Preview rows [m, D] whose first one predicts `position`; `previous` is the token before that.
 
-    `context` [D]: the final hidden vector of the commit row that the rows' context ends with.
+    `context` [D]: the final hidden vector of the commit row that the rows' context ends with. `guide`: what the answer
+    must follow.
     """
 
     sampler: Sampler
@@ -51,6 +53,7 @@ class Ask:
     context: Tensor
     previous: int
     position: int
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,13 @@ class Proposer:
         self._model = model
         self._chain = None if model.adapter is None else model.adapter.chain
 
+    def prepare(self) -> None:
+        """Pack what proposals multiply with, if that wasn't done before; else the first ones would seem to be dear."""
+        _ = self._head, self._products
+
     @cached_property
     def _head(self) -> PackedWeight | None:
-        """The head's rows of common tokens, in four bits; packed when the first drafts are asked for."""
+        """The head's rows of common tokens, in four bits."""
         head = self._model.head.weight
         small = len(head) <= 2 * DRAFT_VOCABULARY
         return None if small or not self._model.row_exact else _packed(head[:DRAFT_VOCABULARY], INT4)
@@ -103,15 +110,20 @@ class Proposer:
 
     def read(self, hidden_MD: Tensor, temperature: float = 1.0, *, drafts: bool = False) -> Readout:
         """Candidates of every row under softmax(logits / temperature); `drafts`: among common tokens will do."""
-        if drafts and self._head is not None:
-            logits = self._head(hidden_MD)
-        else:
-            logits = self._model.logits(hidden_MD, exact=False)
+        logits = self._head(hidden_MD) if drafts and self._head is not None else self.logits(hidden_MD)
         if temperature != 1.0:
             logits = logits / temperature
         count = min(CANDIDATES, logits.shape[-1])
         ids = logits.topk(count, sorted=False).indices.sort(-1).values
         return Readout(ids.numpy(), logits.gather(-1, ids).double().numpy(), logits.logsumexp(-1).double().numpy())
+
+    def logits(self, hidden_MD: Tensor) -> Tensor:
+        """Plain logits of preview rows [M, V]."""
+        return self._model.logits(hidden_MD, exact=False)
+
+    def head_rows(self, ids_C: Ids) -> Tensor:
+        """The head's rows of some tokens [C, D], in float32."""
+        return self._model.head_rows(torch.from_numpy(ids_C))
 
     @property
     def refines(self) -> bool:
@@ -170,9 +182,23 @@ class Proposer:
     def _grow(
         ask: Ask, tree: _Tree, leaf: _Leaf, readout: Readout, row: int, values: Floats, carry: Tensor
     ) -> list[_Leaf]:
-        """The likeliest tokens after a leaf, added to its tree."""
+        """The likeliest tokens after a leaf, added to its tree; under a constraint the likeliest that it allows."""
         ids, path = readout.ids[row], tree.path(leaf.node)
-        mass, _ = probabilities(values, readout.log_tail(row))
+        mass, rest = probabilities(values, readout.log_tail(row))
+        if ask.guide is not None:
+            allowed = ask.guide.after(path)
+            if allowed.ended:
+                return []
+            if allowed.single is not None:
+                node = tree.add(allowed.single, 1.0, leaf.node, forced=True)
+                return [_Leaf(leaf.ask, node, allowed.single, leaf.reach, carry)]
+            kept = allowed.among(ids)
+            if not kept.any():
+                return []
+            # Of the tokens that aren't listed, as many as are allowed at all are taken to hold their part of the rest.
+            ids, values, mass = ids[kept], values[kept], mass[kept]
+            missed = rest * (allowed.count - len(ids)) / max(1, ask.sampler.vocab_size - len(kept))
+            mass = mass / (mass.sum() + missed)
         grown = []
         for token, share in ask.sampler.ranked(values, ask.position + len(path), ids, path, WIDTH):
             confidence = share * float(mass.sum())
@@ -198,8 +224,11 @@ class _Tree:
         self.tokens: list[int] = []
         self.confidences: list[float] = []
         self.parents: list[int] = []
+        self.forced: set[int] = set()
 
-    def add(self, token: int, confidence: float, parent: int) -> int:
+    def add(self, token: int, confidence: float, parent: int, forced: bool = False) -> int:
+        if forced:
+            self.forced.add(len(self.tokens))
         self.tokens.append(token)
         self.confidences.append(confidence)
         self.parents.append(parent)
@@ -214,4 +243,11 @@ class _Tree:
         return out[::-1]
 
     def draft(self) -> Draft:
-        return Draft(tuple(self.tokens), tuple(self.confidences), "preview", "preview", tuple(self.parents))
+        return Draft(
+            tuple(self.tokens),
+            tuple(self.confidences),
+            "preview",
+            "preview",
+            tuple(self.parents),
+            frozenset(self.forced),
+        )

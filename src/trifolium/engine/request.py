@@ -16,6 +16,7 @@ from .sampling import Sampler, logprob_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..constrain import Constraint, Guide
     from ..text import Tokenizer
 
 
@@ -25,11 +26,12 @@ _DEFAULT = DecodeConfig.parse({}, "defaults")
 
 @dataclass(frozen=True)
 class Request:
-    """What a caller asks for: a prompt as token ids, how to choose tokens, and how to decode."""
+    """What a caller asks for: a prompt as token ids, how to choose tokens, how to decode, and what must come out."""
 
     prompt: Sequence[int]
     sampling: SamplingParams = _GREEDY
     decode: DecodeConfig = _DEFAULT
+    constraint: Constraint | None = None
 
     def check(self, vocab_size: int, max_positions: int, has_tokenizer: bool) -> None:
         """Raises PromptError or UsageError if the model can't serve this."""
@@ -46,6 +48,8 @@ class Request:
             raise UsageError(f"logit_bias names tokens outside the vocabulary of {vocab_size}: {outside[:8]}")
         if self.decode.stop and not has_tokenizer:
             raise UsageError("stop strings need a tokenizer")
+        if self.constraint is not None and not has_tokenizer:
+            raise UsageError("constraints need a tokenizer")
 
 
 class TextOut:
@@ -93,7 +97,10 @@ class TextOut:
 
 
 class Live:
-    """A request in the engine. `tokens` are prompt and emitted tokens; the last of them is not yet committed."""
+    """A request in the engine. `tokens` are prompt and emitted tokens; the last of them is not yet committed.
+
+    `guide`: where the answer is in its constraint, if it has one.
+    """
 
     def __init__(
         self,
@@ -105,12 +112,13 @@ class Live:
         max_positions: int,
         tokenizer: Tokenizer | None = None,
         eos_ids: frozenset[int] = frozenset(),
+        guide: Guide | None = None,
     ) -> None:
-        request.check(vocab_size, max_positions, tokenizer is not None)
         self.id = id
         self.request = request
         self.state = state
         self.tokenizer = tokenizer
+        self.guide = guide
         self.tokens = list(request.prompt)
         self.prompt_tokens = len(self.tokens)
         self.max_positions = max_positions
@@ -131,6 +139,7 @@ class Live:
         self.result: Result | None = None
         self._logprobs: list[TokenLogprob] | None = None if request.decode.logprobs is None else []
         self._reported = self.prompt_tokens
+        self._end_if_complete()
 
     @property
     def position(self) -> int:
@@ -162,11 +171,49 @@ class Live:
             self._logprobs.append(logprob)
         self.sampler.push(token, self.position)
         self.text.push(token)
+        if self.guide is not None:
+            self.guide.push(token)
         if self.text.stop is not None:
             self.finish_reason = "stop"
-        elif self.remaining == 0:
+        elif not self._end_if_complete() and self.remaining == 0:
             self.finish_reason = "length"
         return True
+
+    def _end_if_complete(self) -> bool:
+        """End an answer that its constraint lets no token follow."""
+        if self.guide is None or not self.guide.ended:
+            return False
+        self.finish_reason = "stop"
+        return True
+
+    def finish_forced(self) -> None:
+        """If the answer can only end in one way, end it now: what is certain needs no pass.
+
+        Not where log-probabilities are asked for, which only a pass can tell.
+        """
+        if self.guide is None or self.done or self._logprobs is not None:
+            return
+        run = self.guide.run(limit=self.remaining)
+        if run and self.guide.after(run).ended:
+            for token in run:
+                self.accepted_by["forced"] += self.emit(token)
+
+    def choose(self, logits_V: Tensor, largest: int, path: Sequence[int] = ()) -> int:
+        """The token after the answer and `path`, whose logits are given; `largest` is their argmax.
+
+        Under a constraint only what it allows is chosen from: the mask comes before penalties and everything after.
+        """
+        if self.guide is None:
+            if self.sampler.plain_greedy:
+                return largest
+            return self.sampler.choose(logits_V.double().numpy(), self.position + len(path) + 1, ahead=path)
+        allowed = self.guide.after(path)
+        if allowed.single is not None:
+            return allowed.single
+        if self.sampler.plain_greedy and largest in allowed:
+            return largest
+        logits = logits_V.double().numpy()[allowed.ids]
+        return self.sampler.choose(logits, self.position + len(path) + 1, allowed.ids, path)
 
     def logprob_of(self, token: int, logits_V: Tensor) -> TokenLogprob | None:
         """What the model's logits say of a token, if the request asked for it."""
@@ -221,5 +268,6 @@ class Live:
             mode=self.request.decode.mode,
             drafts=self.drafts,
             notes=self.notes,
+            constraint=self.request.constraint,
             logprobs=None if self._logprobs is None else tuple(self._logprobs),
         )

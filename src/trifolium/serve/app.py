@@ -4,42 +4,46 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse
-from fastapi.staticfiles import StaticFiles
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
 from ..api import LM
-from . import chat, completions, operations
+from . import anthropic, chat, completions, fill, operations, responses
 from .errors import ApiError, api_error_of
 from .limits import Gate
 from .metrics import Metrics
 from .models import Models
 from .service import Service
 from .settings import ServeSettings
+from .site import add_page
 
-PAGE = Path(__file__).parent / "page"
-ROUTERS = (chat.router, completions.router, operations.router)
+ROUTERS = (chat.router, completions.router, responses.router, anthropic.router, fill.router, operations.router)
 
 
-def create_app(lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None = None) -> FastAPI:
-    """An ASGI application that serves `lm`; `load` makes other models of the shelf, if the settings allow them."""
+def create_app(
+    lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None = None, *, replica: str | None = None
+) -> FastAPI:
+    """An ASGI application that serves `lm`; `load` makes other models of the shelf, if the settings allow them.
+
+    `replica`: what /health calls this one among several.
+    """
     metrics = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         models = Models(lm, load or _no_others, settings)
         models.on_finished = metrics.answer
-        app.state.service = Service(settings, models, metrics)
+        app.state.service = Service(settings, models, metrics, replica)
         try:
             yield
         finally:
+            await app.state.service.close()
             await models.close()
 
     middleware = [Middleware(Gate, settings=settings, metrics=metrics)]
@@ -59,11 +63,7 @@ def create_app(lm: LM, settings: ServeSettings, load: Callable[[str], LM] | None
     for router in ROUTERS:
         app.include_router(router)
 
-    @app.get("/", include_in_schema=False)
-    async def page() -> FileResponse:
-        return FileResponse(PAGE / "index.html")
-
-    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    add_page(app)
     app.exception_handler(ApiError)(_refuse)
     app.exception_handler(RequestValidationError)(_refuse_body)
     app.exception_handler(HTTPException)(_refuse_route)

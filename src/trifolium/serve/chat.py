@@ -20,6 +20,7 @@ from .fields import MOST_KEYS, MOST_PARTS, SampledBody, Several, StreamOptions, 
 from .service import Service, finished, service_of
 from .shapes import ERRORS, ChatCompletion, answers
 from .streaming import canvas_of, sse, stream
+from .structure import of_format
 from .usage import chat_usage
 from .worker import Answer, Worker
 
@@ -30,11 +31,6 @@ NOT_YET = {
     "tool_choice": "tool calls are not there yet",
     "functions": "tool calls are not there yet",
     "function_call": "tool calls are not there yet",
-    "response_format": "structured output is not there yet",
-    "guided_json": "structured output is not there yet",
-    "guided_regex": "structured output is not there yet",
-    "guided_grammar": "structured output is not there yet",
-    "guided_choice": "structured output is not there yet",
     "audio": "the model writes text",
     "web_search_options": "the server searches nothing",
 }
@@ -70,16 +66,12 @@ class ChatBody(SampledBody):
     chat_template_kwargs: Annotated[dict[str, Any], at_most(MOST_KEYS)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     modalities: Several[str] | None = None
+    response_format: dict[str, Any] | None = None
     # Refused by name (NOT_YET).
     tools: list[Any] | None = None
     tool_choice: Any = None
     functions: list[Any] | None = None
     function_call: Any = None
-    response_format: dict[str, Any] | None = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_grammar: Any = None
-    guided_choice: Any = None
     audio: Any = None
     web_search_options: Any = None
     # Ignored.
@@ -96,15 +88,17 @@ class ChatBody(SampledBody):
 
     def checked_wish(self) -> Wish:
         """How the answers are wanted. Raises Unsupported or ApiError for what can't be done."""
-        plain = self.response_format == {"type": "text"}
-        refuse(self, {name: why for name, why in NOT_YET.items() if not (plain and name == "response_format")})
+        refuse(self, NOT_YET)
         if self.modalities not in (None, ["text"]):
             raise Unsupported("modalities", "the model writes text")
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(400, "'top_logprobs' needs 'logprobs': true", param="top_logprobs")
         limits = [limit for limit in (self.max_completion_tokens, self.max_tokens) if limit is not None]
         return self.wish(
-            max_tokens=min(limits, default=None), logprobs=(self.top_logprobs or 0) if self.logprobs else None
+            max_tokens=min(limits, default=None),
+            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            constraint=of_format(self.response_format, "response_format"),
+            constrained_by="response_format",
         )
 
 
@@ -115,7 +109,7 @@ async def complete_chat(request: Request, body: ChatBody) -> Response:
     wish = body.checked_wish()
     worker = await service.models.get(body.model)
     messages = for_template(body.messages)
-    variables = template_variables(body.chat_template_kwargs, body.reasoning_effort)
+    variables = template_variables(body.chat_template_kwargs, body.reasoning_effort, wish.constraint is not None)
     prompt = await service.encode(worker, messages, template=variables)
     running = await service.start(worker, prompt, wish)
     chat = ChatAnswers(f"chatcmpl-{request.state.request_id}", worker, body.logprobs or False, prompt, len(running))

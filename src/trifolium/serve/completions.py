@@ -26,13 +26,7 @@ router = APIRouter(responses=ERRORS)
 
 Tokens = Annotated[Several[int], Field(min_length=1)]
 
-NOT_YET = {
-    "suffix": "infilling is not there yet",
-    "guided_json": "structured output is not there yet",
-    "guided_regex": "structured output is not there yet",
-    "guided_grammar": "structured output is not there yet",
-    "guided_choice": "structured output is not there yet",
-}
+NOT_YET = {"suffix": "infilling is not there yet"}
 
 DEFAULT_TOKENS = 16
 """Longest text unless `max_tokens` says otherwise, as in OpenAI's API."""
@@ -56,10 +50,6 @@ class CompletionBody(SampledBody):
     best_of: int | None = Field(None, ge=1)
     # Refused by name (NOT_YET).
     suffix: str | None = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_grammar: Any = None
-    guided_choice: Any = None
     # Ignored.
     user: Any = None
 

@@ -67,14 +67,17 @@ def for_template(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     return read
 
 
-def template_variables(given: dict[str, Any] | None, effort: str | None) -> dict[str, Any]:
+def template_variables(given: dict[str, Any] | None, effort: str | None, constrained: bool = False) -> dict[str, Any]:
     """Further variables of the chat template: what the client names, and whether its effort leaves room to think.
 
-    The names that messages and tools come in by are the server's own.
+    An answer that is `constrained` begins with what the constraint says: no thoughts, unless the client insists. The
+    names that messages and tools come in by are the server's own.
     """
     variables = dict(given or {})
     if taken := sorted(variables.keys() & RESERVED):
         raise Unsupported("chat_template_kwargs", f"{', '.join(taken)} can't be given this way")
+    if constrained:
+        variables.setdefault("enable_thinking", False)
     if effort is not None:
         variables.setdefault("enable_thinking", effort not in ("none", "minimal"))
         variables.setdefault("reasoning_effort", effort)

@@ -10,7 +10,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic_core import PydanticCustomError
 
 from ..config import MAX_BLOCK, DecodeConfig, LogitBias
+from ..constrain import Constraint
 from .errors import Unsupported
+from .structure import GUIDED, guided
 
 T = TypeVar("T")
 
@@ -69,7 +71,7 @@ class TrifoliumOptions(Body):
     entropy_bound: float | None = Field(None, ge=0)
     top_n: int | None = Field(None, gt=0, lt=2**31)
     remask: bool | None = None
-    draft_source: Literal["preview", "ngram", "both", "none"] | None = None
+    draft_source: Literal["preview", "ngram", "both", "forced", "none"] | None = None
     drafts: bool = False
     free_rows: bool | None = None
 
@@ -85,7 +87,8 @@ class TrifoliumOptions(Body):
 class Wish:
     """How a client wants its answers, whatever API it speaks. `seed` None: a fresh one. `choices`: how many answers.
 
-    `sampling`: options of SamplingParams. Choice i is sampled with seed + i.
+    `sampling`: options of SamplingParams. Choice i is sampled with seed + i. `constraint`: what the answers must be, as
+    `constrained_by`, a field of the request, says.
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -95,6 +98,8 @@ class Wish:
     ignore_eos: bool = False
     logprobs: int | None = None
     choices: int = 1
+    constraint: Constraint | None = None
+    constrained_by: str = ""
     options: TrifoliumOptions = field(default_factory=TrifoliumOptions)
 
 
@@ -116,10 +121,23 @@ class SampledBody(Body):
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Stop | Annotated[Several[Stop], Field(max_length=MOST_STOPS)] | None = None
     ignore_eos: bool = False
+    guided_json: dict[str, Any] | str | bool | None = None
+    guided_regex: str | None = None
+    guided_grammar: str | None = None
+    guided_choice: Several[str] | None = None
     trifolium: TrifoliumOptions = TrifoliumOptions()
 
-    def wish(self, *, max_tokens: int | None, logprobs: int | None) -> Wish:
-        """How the answers are wanted. OpenAI's default temperature is 1."""
+    def wish(
+        self,
+        *,
+        max_tokens: int | None,
+        logprobs: int | None,
+        constraint: Constraint | None = None,
+        constrained_by: str = "",
+    ) -> Wish:
+        """How the answers are wanted. OpenAI's default temperature is 1. Raises ApiError for constraints at fault."""
+        if constraint is None:
+            constraint, constrained_by = guided({name: getattr(self, name) for name in GUIDED})
         named = ("top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias")
         sampling = {name: value for name in named if (value := getattr(self, name)) is not None}
         sampling["temperature"] = 1.0 if self.temperature is None else self.temperature
@@ -133,6 +151,8 @@ class SampledBody(Body):
             ignore_eos=self.ignore_eos,
             logprobs=logprobs,
             choices=self.n or 1,
+            constraint=constraint,
+            constrained_by=constrained_by,
             options=self.trifolium,
         )
 

@@ -18,6 +18,9 @@ from .metrics import Metrics
 from .settings import ServeSettings
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+ID_HEADERS = ("x-request-id", "request-id")
+"""Where OpenAI's and Anthropic's clients look for a request's id."""
+
 _OPEN = ("/", "/health")
 """Paths that need no key; and everything of the page, which has no secrets."""
 
@@ -44,7 +47,8 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                for name in ID_HEADERS:
+                    MutableHeaders(scope=message)[name] = request_id
             await send(message)
 
         try:

@@ -40,6 +40,8 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             lifespan="on",
+            http="h11",  # always the same parser and loop, whatever else is installed
+            loop="asyncio",
             timeout_graceful_shutdown=math.ceil(drain) + CLOSING,
         )
         super().__init__(config)

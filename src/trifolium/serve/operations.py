@@ -40,7 +40,9 @@ class DetokenizeBody(Body):
 @router.get("/health", response_model=None, responses={200: {"model": Health}})
 async def health(request: Request) -> dict[str, Any]:
     """Ready to answer: the model is loaded."""
-    return {"status": "ok", "model": service_of(request).models.default}
+    service = service_of(request)
+    told = {"status": "ok", "model": service.models.default}
+    return told if service.replica is None else {**told, "replica": service.replica}
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

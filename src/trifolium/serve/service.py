@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from starlette import requests as http
@@ -18,6 +18,8 @@ from .log import tell
 from .metrics import Metrics
 from .models import Models
 from .settings import ServeSettings
+from .store import Store
+from .structure import made
 from .worker import Answer, Worker
 
 P = ParamSpec("P")
@@ -27,11 +29,14 @@ T = TypeVar("T")
 class Service:
     """A running server's parts, handed to every protocol's router."""
 
-    def __init__(self, settings: ServeSettings, models: Models, metrics: Metrics) -> None:
+    def __init__(self, settings: ServeSettings, models: Models, metrics: Metrics, replica: str | None = None) -> None:
+        self.replica = replica
         self.settings = settings
         self.models = models
         self.metrics = metrics
+        self.responses = Store(settings.max_stored)
         self.loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._encoding = asyncio.Semaphore(2)  # long prompts take turns on threads; short ones aren't kept waiting long
 
     async def encode(self, worker: Worker, prompt: Prompt, **options: Any) -> list[int]:
@@ -50,6 +55,7 @@ class Service:
     async def start_all(self, worker: Worker, prompts: Sequence[Sequence[int]], wish: Wish) -> list[Answer]:
         """Begin `wish.choices` answers to each prompt, all or none. Raises ApiError, PromptError or UsageError."""
         self.check_count(len(prompts), wish)
+        await self._check_constraint(worker, prompts, wish)
         limits = [limit for limit in (wish.max_tokens, self.settings.max_tokens) if limit is not None]
         context = worker.lm.model.config.max_positions
         decode = DecodeConfig.parse(
@@ -66,7 +72,19 @@ class Service:
         sampling = [
             SamplingParams.parse({**wish.sampling, "seed": (seed + i) % 2**64}, "request") for i in range(wish.choices)
         ]
-        return await worker.submit([Request(prompt, choice, decode) for prompt in prompts for choice in sampling])
+        return await worker.submit(
+            [Request(prompt, choice, decode, wish.constraint) for prompt in prompts for choice in sampling]
+        )
+
+    async def _check_constraint(self, worker: Worker, prompts: Sequence[Sequence[int]], wish: Wish) -> None:
+        """Compile a constraint off the engine's thread, where it would hold up everyone. Raises ApiError."""
+        if wish.constraint is None:
+            return
+        field = wish.constrained_by
+        if any(worker.lm.is_thinking(prompt) for prompt in prompts):
+            raise ApiError(400, "a constrained answer can't begin with thoughts: leave thinking off", param=field)
+        compiler = worker.lm.engine.compiler
+        await self.off_loop(made, compiler.guide, wish.constraint, field)
 
     def check_count(self, prompts: int, wish: Wish) -> None:
         """Raises ApiError for more answers than a request may ask for."""
@@ -85,16 +103,19 @@ class Service:
 
     async def finish(self, request: http.Request, answers: Sequence[Answer]) -> list[Result]:
         """As `results`; a client that hangs up cancels its answers."""
-        results = asyncio.ensure_future(self.results(answers))
-        gone = asyncio.ensure_future(_disconnect(request))
-        try:
-            await asyncio.wait({results, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if results.done():
-                return results.result()
-            raise ApiError(499, "the client closed the connection")
-        finally:
-            gone.cancel()
-            results.cancel()
+        return await until_gone(request, self.results(answers))
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do work that outlives its request, until the server stops."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """End what outlives requests."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def events(self, answers: Sequence[Answer]) -> AsyncIterator[tuple[int, Event]]:
         """(choice, event) of all answers as they come; ends when all are finished. Raises and cancels as `results`."""
@@ -132,6 +153,20 @@ class Service:
         """Write a prompt and its answers to the log, if the server was told to."""
         if self.settings.log_prompts:
             tell(kind, prompt=prompt, answers=[result.text for result in results])
+
+
+async def until_gone(request: http.Request, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` brings. Raises ApiError, and cancels it, if the client hangs up before."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnect(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ApiError(499, "the client closed the connection")
+    finally:
+        gone.cancel()
+        task.cancel()
 
 
 async def _disconnect(request: http.Request) -> None:

@@ -200,10 +200,143 @@ class Text(Shape):
 
 
 class Health(Shape):
-    """The server answers with this model, unless told otherwise."""
+    """The server answers with this model, unless told otherwise. `replica`: which of several answered."""
 
     status: Literal["ok"]
     model: str
+    replica: str | None = None
+
+
+class MessageBlock(Shape):
+    """A part of a message: what the model thought, or what it says."""
+
+    type: Literal["thinking", "text"]
+    thinking: str | None = None
+    signature: str | None = None
+    text: str | None = None
+    citations: None = None
+
+
+class MessageUsage(Shape):
+    """Tokens of the prompt that were computed, those that were in the prefix cache, and those of the answer."""
+
+    input_tokens: int
+    cache_read_input_tokens: int
+    cache_creation_input_tokens: int
+    output_tokens: int
+    trifolium: Passes
+
+
+class AnthropicMessage(Shape):
+    """A response of /v1/messages."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[MessageBlock]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence"]
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class TokenCount(Shape):
+    """A response of /v1/messages/count_tokens."""
+
+    input_tokens: int
+
+
+class OutputPart(Shape):
+    """A text of an output item, with what is known of each token if it was asked for."""
+
+    type: Literal["output_text", "reasoning_text"]
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Chosen] | None = None
+
+
+class OutputItem(Shape):
+    """What the model said, or thought."""
+
+    id: str
+    type: Literal["message", "reasoning"]
+    status: Literal["in_progress", "completed", "incomplete"]
+    role: Literal["assistant"] | None = None
+    content: list[OutputPart]
+    summary: list[Any] | None = None
+
+
+class ResponseUsage(Shape):
+    """Tokens of the prompt and of the answer."""
+
+    input_tokens: int
+    input_tokens_details: dict[Literal["cached_tokens", "cache_write_tokens"], int]
+    output_tokens: int
+    output_tokens_details: dict[Literal["reasoning_tokens"], int]
+    total_tokens: int
+    trifolium: Passes
+
+
+class ResponseObject(Shape):
+    """A response of /v1/responses, as it stands."""
+
+    id: str
+    object: Literal["response"]
+    created_at: float
+    completed_at: float | None
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    background: bool
+    error: dict[Literal["code", "message"], str] | None
+    incomplete_details: dict[Literal["reason"], str] | None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: None
+    metadata: dict[str, str]
+    model: str
+    output: list[OutputItem]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    reasoning: dict[Literal["effort", "summary"], str | None]
+    service_tier: Literal["default"]
+    store: bool
+    temperature: float
+    text: dict[Literal["format"], dict[str, Any]]
+    tool_choice: Literal["auto"]
+    tools: list[Any]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["auto", "disabled"]
+    usage: ResponseUsage | None
+
+
+class Filled(Shape):
+    """A response of /v1/fill. `holes`: what fills each; empty if the text was cut short."""
+
+    id: str
+    object: Literal["text_fill"]
+    model: str
+    text: str
+    holes: dict[str, str]
+    finish_reason: FinishReason
+    usage: Usage
+
+
+class InputItems(Shape):
+    """A page of what a response was asked with."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Deleted(Shape):
+    """A response that was forgotten."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
 
 
 def _errors(body: type[Shape]) -> dict[int | str, dict[str, Any]]:

@@ -16,6 +16,9 @@ from .vocabulary import AddedTokens, Vocabulary
 __all__ = ["Tokenizer"]
 
 
+_MARK = "\x02"
+
+
 class Tokenizer:
     """A vocabulary and the rules that cut text into it. Immutable, and safe to share between threads.
 
@@ -51,6 +54,26 @@ class Tokenizer:
         """
         ids = self.encode_spans(text, [(0, len(text))] if special else [])
         return [self.bos_id, *ids] if add_bos and self.bos_id is not None else ids
+
+    def encode_within(self, text: str) -> list[int]:
+        """Token ids of text that stands inside other text: nothing is put before it, and special tokens stay text."""
+        text = _without_surrogates(text)
+        ids = self._encode_inner(text)
+        data = text.encode()
+        if self.decode_bytes(ids) == data:
+            return ids
+        # Some tokenizers put a blank before every text: a character that merges with nothing keeps it away from this.
+        marked = self._encode_inner(_MARK + text)
+        for start in range(1, min(len(marked), 4) + 1):
+            if self.decode_bytes(marked[start:]) == data:
+                return marked[start:]
+        return ids
+
+    def _encode_inner(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for piece in self._added.split(text, ()):
+            ids.extend([piece] if isinstance(piece, int) else self._vocabulary.encode_plain(piece, False))
+        return ids
 
     def encode_spans(self, text: str, trusted: Sequence[tuple[int, int]]) -> list[int]:
         """Token ids of `text`, in which special tokens count only inside the spans `trusted` (sorted, disjoint)."""

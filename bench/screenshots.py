@@ -1,0 +1,95 @@
+"""Pictures of the page for the docs: `make screenshots` starts the server with the default model and looks at it.
+
+    python bench/screenshots.py [--out docs/pictures] [--model smollm2-135m]
+
+Needs Chromium (Debian: chromium) and the `playwright` package; no other browser is fetched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+ROOT = Path(__file__).parent.parent
+WIDE, PHONE = {"width": 1100, "height": 760}, {"width": 390, "height": 780}
+QUESTION = "Explain photosynthesis in three sentences."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "pictures")
+    parser.add_argument("--model", default="smollm2-135m")
+    options = parser.parse_args()
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("this needs Chromium: apt-get install chromium")
+    options.out.mkdir(parents=True, exist_ok=True)
+    with served(options.model) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for theme in ("light", "dark"):
+            page = opened(browser, url, WIDE, theme)
+            midway(page)
+            page.screenshot(path=options.out / f"page-chat-{theme}.png")
+            page.close()
+        page = opened(browser, url, PHONE, "light")
+        midway(page)
+        page.screenshot(path=options.out / "page-phone.png")
+        page.close()
+        page = opened(browser, url, WIDE, "light")
+        page.get_by_role("tab", name="Race").click()
+        page.locator("#race-diffusion").check()
+        page.get_by_role("button", name="Race", exact=True).click()
+        page.locator("#verdict b").wait_for(timeout=120_000)
+        page.wait_for_timeout(600)
+        page.screenshot(path=options.out / "page-race.png")
+        browser.close()
+
+
+@contextmanager
+def served(model: str) -> Iterator[str]:
+    """The address of a server that runs meanwhile."""
+    command = [sys.executable, "-m", "trifolium", "serve", "--model", model, "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    assert server.stderr is not None
+    try:
+        for line in server.stderr:
+            if match := re.search(r"http://[\d.]+:\d+", line):
+                yield match[0]
+                return
+        raise SystemExit("the server did not start")
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def opened(browser: Browser, url: str, size: dict[str, int], theme: str) -> Page:
+    """The page in a new window."""
+    context = browser.new_context(viewport=size, color_scheme=theme, device_scale_factor=1.5)
+    page = context.new_page()
+    page.goto(url)
+    return page
+
+
+def midway(page: Page) -> None:
+    """One finished answer, and a second one that is being written."""
+    page.get_by_label("Message", exact=True).fill("Name the capital of France.")
+    page.keyboard.press("Enter")
+    page.locator(".stats").wait_for(timeout=60_000)
+    page.get_by_label("Message", exact=True).fill(QUESTION)
+    page.keyboard.press("Enter")
+    expect(page.locator(".streaming > span").first).to_have_text(re.compile(r".{150,}", re.DOTALL), timeout=60_000)
+    page.locator(".streaming .cell.proposed").first.wait_for(timeout=60_000)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""Constraints: JSON Schemas, regular expressions and grammars that say what an answer may be, token by token."""
+
+from .compiler import Compiler
+from .guide import Allowed, Guide
+from .spec import Constraint, grammar, json_schema, regex
+
+__all__ = ["Allowed", "Compiler", "Constraint", "Guide", "grammar", "json_schema", "regex"]

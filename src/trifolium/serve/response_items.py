@@ -1,0 +1,61 @@
+"""The items of /v1/responses: what a client sends, as messages for the chat template."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from .conversation import TextPart, text_of
+from .errors import ApiError, Unsupported
+
+ROLES = ("system", "developer", "user", "assistant")
+
+
+class Item(BaseModel):
+    """An item of the input. Messages are read, earlier reasoning is left out, others are refused by their type."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: str = "message"
+    role: str | None = None
+    content: str | list[TextPart] | None = None
+    id: str | None = None
+
+
+def messages_of(items: str | Sequence[Item], instructions: str | None) -> list[dict[str, Any]]:
+    """Messages for the chat template, without instructions if there are none. Raises ApiError or Unsupported."""
+    messages = [{"role": "system", "content": instructions}] if instructions else []
+    if isinstance(items, str):
+        return [*messages, {"role": "user", "content": items}]
+    for place, item in enumerate(items):
+        field = f"input.{place}"
+        if item.type == "reasoning":
+            continue
+        if item.type != "message":
+            raise Unsupported(field, f"items of type {item.type[:40]!r} can't be read yet")
+        if item.role not in ROLES:
+            raise ApiError(400, f"the role must be one of {', '.join(ROLES)}", param=f"{field}.role")
+        role = "system" if item.role == "developer" else item.role
+        messages.append({"role": role, "content": text_of(item.content, f"{field}.content")})
+    return messages
+
+
+def as_items(items: str | Sequence[Item]) -> list[dict[str, Any]]:
+    """The input as `input_items` lists it: every message with an id, its content in parts."""
+    if isinstance(items, str):
+        items = [Item(role="user", content=items)]
+    listed = []
+    for item in items:
+        values = item.model_dump(exclude_none=True)
+        if item.type == "message":
+            kind = "output_text" if item.role == "assistant" else "input_text"
+            parts = values.get("content", "")
+            if isinstance(parts, str):
+                parts = [{"type": kind, "text": parts}]
+            values |= {"content": parts, "status": "completed"}
+        values.setdefault("id", f"{'rs' if item.type == 'reasoning' else 'msg'}_{secrets.token_hex(12)}")
+        listed.append(values)
+    return listed
