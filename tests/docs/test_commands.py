@@ -15,7 +15,10 @@ import typer
 from trifolium.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "deploy/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 
 def commands() -> list[tuple[str, list[str]]]:

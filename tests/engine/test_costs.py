@@ -76,3 +76,17 @@ def test_reading_prompts_beside_answers_does_not_make_time_cheap() -> None:
     costs = PassCosts()
     costs.observe(100, 10.0, 5, share=0.1)
     assert costs.rate == pytest.approx(5.0)
+
+
+def test_the_rate_follows_the_load_within_a_few_passes() -> None:
+    """Before, it took thirty passes to see that sixteen requests bring more tokens a second than one, and meanwhile
+    everything seemed worth its rows."""
+    costs = PassCosts()
+    costs.observe(1, 7.0, 0, share=0.0)
+    assert costs.rate == 0.0 and Budget(20, 3, costs).price(3) > Budget(20, 0, costs).price(3) > 0
+    for _ in range(50):
+        costs.observe(1, 7.0, 1)
+    assert costs.rate == pytest.approx(1 / 7)
+    for _ in range(6):
+        costs.observe(16, 40.0, 16)
+    assert costs.rate > 0.85 * 16 / 40

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray isn't inst
 
 def test_two_replicas_give_the_answers_of_one():
     command = [sys.executable, "-m", "trifolium", "serve", "--model", "nano", "--replicas", "2", "--port", "0"]
+    command += ["--max-open", "8"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "RAY_DEDUP_LOGS": "1"})
     assert process.stderr is not None
     try:
@@ -50,7 +51,21 @@ def test_two_replicas_give_the_answers_of_one():
         assert "drafts" not in text
         refused = httpx.post(f"{url}/v1/chat/completions", json={**body, "nonsense": 1}, timeout=30)
         assert refused.status_code == 400 and "nonsense" in refused.text
-        process.send_signal(signal.SIGTERM)
+
+        def insist(_: int) -> httpx.Response:
+            long = {**body, "max_tokens": 200, "ignore_eos": True}
+            return httpx.post(f"{url}/v1/chat/completions", json=long, timeout=120)
+
+        with ThreadPoolExecutor(40) as pool:
+            answers = list(pool.map(insist, range(40)))
+        assert {answer.status_code for answer in answers} == {200, 429}, "too many are told, not kept waiting"
+        assert all("retry-after" in answer.headers for answer in answers if answer.status_code == 429)
+        open_one = {**body, "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=open_one, timeout=60) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            assert [line for line in lines if line][-1] == "data: [DONE]", "an open answer may end"
         assert process.wait(60) == 0
     finally:
         process.kill()

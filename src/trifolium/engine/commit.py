@@ -52,7 +52,7 @@ class VerifiedDecoder:
         draft, estimates = self._book.best(depth)
         # Near the end of the context a canvas must still fit.
         block = min(self._block, live.max_positions - live.position - 2)
-        worths = self._previews.worths(block, budget) if self._previews is not None else [0.0]
+        worths = self._worths(block, budget)
         useful = min(depth - 2, live.max_positions - live.position - 1 - block)
         # One row by itself, AR's pass, needs no choice.
         bare = not draft.tokens and len(worths) == 1
@@ -60,6 +60,13 @@ class VerifiedDecoder:
         blocks = tuple((row + 1, (MASK,) * layout.block) for row in layout.previewed)
         tokens = (live.tokens[-1], *layout.draft.tokens)
         return Plan(tokens, len(tokens), blocks, layout.parents)
+
+    def _worths(self, block: int, budget: Budget) -> list[float]:
+        """As `PreviewDrafts.worths`, or none where no canvas could pay: with many requests in a pass that is seldom
+        else, and looking closer takes time, too."""
+        if self._previews is None or self._previews.most(block) <= budget.price(2) + budget.proposal:
+            return [0.0]
+        return self._previews.worths(block, budget)
 
     def apply(self, outcome: Outcome) -> Ask | None:
         live, layout = self._live, self._layout

@@ -50,14 +50,14 @@ class PassCosts:
 
     _seconds: dict[int, Average] = field(default_factory=dict)
     _curve: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
-    _tokens: Average = field(default_factory=Average)
-    _spent: Average = field(default_factory=Average)
+    _tokens: float = 0.0
+    _spent: float = 0.0
     _proposals: Average = field(default_factory=Average)
     _aftermath: Average = field(default_factory=Average)
     _just_proposed: int = 0
     _memory: dict[int, float] = field(default_factory=dict)
     rate: float = 0.0
-    """Tokens per second of passes, lately."""
+    """Tokens per second of passes, lately; 0 before any were brought."""
 
     @property
     def known(self) -> bool:
@@ -69,7 +69,8 @@ class PassCosts:
     ) -> None:
         """A pass of `rows` rows took so long and brought `tokens`; `proposals` after it took `proposing`.
 
-        `share` of its rows was decoding; others read prompts, whose time no draft could have saved.
+        `share` of its rows was decoding; others read prompts, whose time no draft could have saved. A share of 0 says
+        something of costs only.
         """
         size, before = _near(rows), self._just_proposed
         self._just_proposed = proposals
@@ -78,14 +79,15 @@ class PassCosts:
             self._aftermath.add(max(0.0, seconds - self.seconds(rows)) / before)
         else:
             self._seconds.setdefault(size, Average()).add(seconds)
-        self._tokens.add(tokens)
-        self._spent.add(seconds * share + proposing)
+        # Decaying sums, not averages of each: when many requests come at once, the ratio is right after a few passes.
+        self._tokens = (1 - MEMORY) * self._tokens + tokens
+        self._spent = (1 - MEMORY) * self._spent + seconds * share + proposing
         if proposals:
             self._proposals.add(proposing / proposals)
         known = sorted(self._seconds)
         self._curve = known, _rising([self._seconds[size] for size in known])
         self._memory.clear()
-        self.rate = self._tokens.value / self._spent.value if self._spent.value else 0.0
+        self.rate = self._tokens / self._spent if self._spent else 0.0
 
     def seconds(self, rows: int) -> float:
         """What a pass of so many rows is expected to take; 0 before anything was observed. Never falls with rows."""
@@ -131,12 +133,19 @@ class Budget:
         if self.costs is None:
             return 0.0
         costs = self.costs
-        return CAUTION * costs.rate * (costs.seconds(self.others + rows) - costs.seconds(self.others + 1))
+        return CAUTION * self._rate * (costs.seconds(self.others + rows) - costs.seconds(self.others + 1))
 
     @property
     def proposal(self) -> float:
         """Tokens that a canvas must bring to be worth being turned into drafts."""
-        return 0.0 if self.costs is None else CAUTION * self.costs.rate * self.costs.proposal
+        return 0.0 if self.costs is None else CAUTION * self._rate * self.costs.proposal
+
+    @property
+    def _rate(self) -> float:
+        """Tokens a second; until any were seen, what one for each row of a plain pass would make."""
+        assert self.costs is not None
+        seconds = self.costs.seconds(self.others + 1)
+        return self.costs.rate or ((self.others + 1) / seconds if seconds else 0.0)
 
 
 def _rising(averages: Sequence[Average]) -> list[float]:

@@ -101,6 +101,14 @@ class PreviewDrafts:
             worths.append(worths[-1] + max(0.0, reached - (price - before)))
         return worths
 
+    def most(self, block: int) -> float:
+        """Tokens that a canvas of `block` mask rows would save if verifying them cost nothing."""
+        total, reached = 0.0, 1.0
+        for depth in range(block):
+            reached *= self._accepted[depth] if depth < len(self._accepted) else self.PRIOR
+            total += reached
+        return total
+
     def learn(self, emitted: Sequence[int]) -> None:
         """What became of the proposals that are held: the pass brought these tokens."""
         if not self._draft.tokens:

@@ -347,7 +347,7 @@ class Engine:
                     started = time.perf_counter()
                     self._runner.run([(state, plan)])
                     times.append(time.perf_counter() - started)
-                self._costs.observe(rows, min(times), rows)
+                self._costs.observe(rows, min(times), 0, share=0.0)
 
     def _decoder(self, live: Live) -> Decoder:
         """How the request decodes; raises UsageError for what the model can't do."""

@@ -22,6 +22,9 @@ from .settings import ServeSettings
 
 NAME = "trifolium"
 
+SPARE = 64
+"""Requests that Ray lets a replica have at once beyond twice as many as it answers."""
+
 
 def serve_replicas(
     count: int,
@@ -66,6 +69,7 @@ def serve_replicas(
     previous: dict[int, Any] = {}
     try:
         if not os.environ.get("RAY_ADDRESS"):
+            os.environ.setdefault("RAY_AUTH_MODE", "token")  # its ports run whatever they are sent
             cpus = max(cores, count)
             ray.init(include_dashboard=False, num_cpus=cpus, log_to_driver=not quiet, logging_level="ERROR")
         # After Ray has set its own, which would end this process at once.
@@ -75,13 +79,15 @@ def serve_replicas(
         deployment = serve.deployment(
             name=NAME,
             num_replicas=count,
-            max_ongoing_requests=settings.max_open,
+            # More than a replica answers: it is the replica that says 429, and /health isn't kept waiting by answers.
+            max_ongoing_requests=2 * settings.max_open + SPARE,
             graceful_shutdown_timeout_s=settings.drain + 5,
             ray_actor_options={"num_cpus": 1, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(threads)}}},
         )
         serve.run(deployment(serve.ingress(build)()).bind(), name=NAME, route_prefix="/")
         ready()
         stopped.wait()
+        serve.delete(NAME)  # which lets open answers end; shutdown() alone would cut them off
     finally:
         serve.shutdown()
         ray.shutdown()
