@@ -9,8 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +81,22 @@ def test_a_terminated_server_finishes_its_open_stream(folder):
             httpx.get(f"{url}/health")
 
 
-def test_ctrl_c(folder):
+def test_ctrl_c_twice_waits_for_nobody(folder):
     with serving(folder) as (process, url):
-        assert httpx.get(f"{url}/health").json() == {"status": "ok", "model": "tiny"}
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
-        assert process.stderr is not None and "Traceback" not in process.stderr.read()
+        body = {**ASKED, "max_tokens": 8500}
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as response:
+            lines = response.iter_lines()
+            assert next(line for line in lines if "content" in line)
+            for _ in range(2):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.3)
+            with suppress(httpx.TransportError):
+                assert not any(line == "data: [DONE]" for line in lines)
+        assert process.wait(5) == 130
+        assert process.stderr is not None and "terminate" not in process.stderr.read()
 
 
-def test_a_key_from_the_environment_and_prompts_stay_out_of_the_log(folder):
+def test_ctrl_c_with_a_short_drain_and_nothing_private_in_the_log(folder):
     with serving(folder, "--drain", "0.3", TRIFOLIUM_API_KEY="open-sesame") as (process, url):
         body = {**ASKED, "max_tokens": 8000}
         assert httpx.post(f"{url}/v1/chat/completions", json=body).status_code == 401
@@ -96,10 +104,10 @@ def test_a_key_from_the_environment_and_prompts_stay_out_of_the_log(folder):
         with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, headers=key) as response:
             lines = response.iter_lines()
             assert next(line for line in lines if "content" in line)
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
             events = list(filter(None, map(event_of, lines)))
         assert events[-1]["error"]["code"] == "shutting_down", "the drain was too short, and the client is told"
-        process.wait(20)
+        assert process.wait(20) == 130
         assert process.stderr is not None
         log = process.stderr.read()
         assert [json.loads(line)["status"] for line in log.splitlines()] == [401, 200]

@@ -32,6 +32,8 @@ class RunningServer:
     lm: LM
     settings: ServeSettings
     app: Any
+    client: httpx.Client
+    """Without a key. One for all: to make one takes as long as many an answer."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -45,7 +47,7 @@ class RunningServer:
 
     def engine(self) -> dict[str, float]:
         """What /metrics says of the engine."""
-        text = httpx.get(f"{self.url}/metrics", headers=self.key_header).text
+        text = self.client.get("/metrics", headers=self.key_header).text
         found = re.findall(r'trifolium_engine\{model="\w+",what="(\w+)"\} (\S+)', text)
         return {name: float(value) for name, value in found}
 
@@ -111,7 +113,9 @@ def running(
             assert thread.is_alive(), "the server ended while it started"
             time.sleep(0.01)
         try:
-            yield RunningServer(f"http://127.0.0.1:{listener.getsockname()[1]}", lm, parsed, app)
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            with httpx.Client(base_url=url, timeout=60) as client:
+                yield RunningServer(url, lm, parsed, app, client)
         finally:
             server.should_exit = True
             thread.join(30)

@@ -185,7 +185,14 @@ def piece_tokenizer() -> Tokenizer:
     )
 
 
-def write_folder(folder: Path, *, with_adapter: bool = True, seed: int = 0, max_positions: int = 400) -> Checkpoint:
+def write_folder(
+    folder: Path,
+    *,
+    with_adapter: bool = True,
+    seed: int = 0,
+    max_positions: int = 400,
+    chat_template: str | None = None,
+) -> Checkpoint:
     """A model on disk as users have it: HF folder with a byte-level tokenizer, and `adapter.safetensors` inside."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
@@ -198,7 +205,8 @@ def write_folder(folder: Path, *, with_adapter: bool = True, seed: int = 0, max_
     randomise(model, generator)
     write_hf(folder, config, dict(model.named_parameters()).items())
     backend.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
+    texts = {"eos_token": "<|im_end|>", **({"chat_template": chat_template} if chat_template else {})}
+    (folder / "tokenizer_config.json").write_text(json.dumps(texts))
     checkpoint = open_checkpoint(folder)
     if with_adapter:
         adapter = build_adapter(config, 6, generator, 0.1)

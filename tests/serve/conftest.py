@@ -32,6 +32,5 @@ def lm(folder: Path) -> trifolium.LM:
 
 
 @pytest.fixture
-def http(server: RunningServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        yield client
+def http(server: RunningServer) -> httpx.Client:
+    return server.client

@@ -65,8 +65,8 @@ def test_the_key_is_needed_everywhere_but_for_the_page_and_health(guarded, heade
 
 def test_the_key_lets_in_as_either_header(guarded):
     for headers in ({"Authorization": f"Bearer {KEY}".encode()}, {"authorization": b"bearer  " + KEY.encode()}):
-        assert httpx.get(f"{guarded.url}/v1/models", headers=headers).status_code == 200
-    assert httpx.get(f"{guarded.url}/v1/models", headers={"x-api-key": KEY.encode()}).status_code == 200
+        assert guarded.client.get("/v1/models", headers=headers).status_code == 200
+    assert guarded.client.get("/v1/models", headers={"x-api-key": KEY.encode()}).status_code == 200
 
 
 def test_a_wrong_key_is_the_clients_authentication_error(guarded):
@@ -79,7 +79,7 @@ def test_keys_are_compared_in_constant_time(guarded, monkeypatch):
     compared: list[tuple[bytes, bytes]] = []
     compare = hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((a, b)) or compare(a, b))
-    httpx.get(f"{guarded.url}/v1/models", headers={"x-api-key": "almost"})
+    guarded.client.get("/v1/models", headers={"x-api-key": "almost"})
     assert compared == [(b"almost", KEY.encode())]
 
 
@@ -87,12 +87,22 @@ def test_cors_is_off_unless_an_origin_is_named(server, guarded):
     asks = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
     asks["Access-Control-Request-Headers"] = "authorization"
     allow = "access-control-allow-origin"
-    assert allow not in httpx.get(f"{server.url}/health", headers=asks).headers
-    assert httpx.options(f"{server.url}/v1/chat/completions", headers=asks).status_code == 405
-    before = httpx.options(f"{guarded.url}/v1/chat/completions", headers=asks)
+    assert allow not in server.client.get("/health", headers=asks).headers
+    assert server.client.options("/v1/chat/completions", headers=asks).status_code == 405
+    before = guarded.client.options("/v1/chat/completions", headers=asks)
     assert before.status_code == 200 and before.headers[allow] == asks["Origin"]
-    assert httpx.get(f"{guarded.url}/v1/models", headers=asks).headers[allow] == asks["Origin"], "even of a 401"
-    assert allow not in httpx.get(f"{guarded.url}/health", headers={"Origin": "https://other.example"}).headers
+    assert guarded.client.get("/v1/models", headers=asks).headers[allow] == asks["Origin"], "even of a 401"
+    assert allow not in guarded.client.get("/health", headers={"Origin": "https://other.example"}).headers
+
+
+def test_a_server_without_a_key_answers_to_its_own_names_only(folder):
+    """Another site's page can't reach it by making its own name point to this machine."""
+    with running(folder, hosts=("127.0.0.1", "localhost", "::1")) as server:
+        for host in ("127.0.0.1", "localhost:8000", "LOCALHOST", "[::1]:80"):
+            assert server.client.get("/v1/models", headers={"Host": host}).status_code == 200
+        for host in ("evil.example", "127.0.0.1.evil.example:8000", "", "localhost@evil.example", "[::2]"):
+            answer = server.client.get("/v1/models", headers={"Host": host})
+            assert answer.status_code == 403 and answer.json()["error"]["code"] == "wrong_host"
 
 
 def test_one_line_a_request_without_prompts_or_keys(guarded, lines):
@@ -132,9 +142,9 @@ def test_prompts_are_logged_if_asked(folder, lines, lm):
 
 @pytest.mark.parametrize("sent", ["a b", "x" * 65, "", "a\tb", "né", "../../etc", "a;b", "%0d%0aSet-Cookie:1"])
 def test_request_ids_that_could_do_harm_are_replaced(server, sent):
-    answer = httpx.get(f"{server.url}/health", headers={"x-request-id": sent.encode()})
+    answer = server.client.get("/health", headers={"x-request-id": sent.encode()})
     assert answer.headers["x-request-id"].startswith("req_")
-    assert len({httpx.get(f"{server.url}/health").headers["x-request-id"] for _ in range(3)}) == 3
+    assert len({server.client.get("/health").headers["x-request-id"] for _ in range(3)}) == 3
 
 
 def test_metrics_count_answers_passes_and_tokens(folder, lm):
@@ -190,5 +200,5 @@ def test_other_models_are_loaded_on_request_and_make_room(folder):
         with client.stream("POST", "/v1/chat/completions", json=busy) as response:
             lines = response.iter_lines()
             next(lines)
-            full = httpx.post(f"{server.url}/v1/chat/completions", json={**CHAT, "model": first, "max_tokens": 3})
+            full = server.client.post("/v1/chat/completions", json={**CHAT, "model": first, "max_tokens": 3})
             assert full.status_code == 503 and full.json()["error"]["code"] == "model_unavailable"

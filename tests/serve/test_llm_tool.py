@@ -27,14 +27,13 @@ def ask(home: Path, *arguments: str) -> str:
     return done.stdout.decode().removesuffix("\n")
 
 
-def test_it_streams_and_does_not(home, lm):
+def test_it_streams(home, lm):
     options = ("-o", "temperature", "0", "-o", "max_tokens", "25")
     alone = lm.generate("Hello there", system="Be brief", max_tokens=25).text
     assert ask(home, "-m", "here", "-s", "Be brief", *options, "Hello there") == alone
-    assert ask(home, "-m", "here", "-s", "Be brief", "--no-stream", *options, "Hello there") == alone
 
 
-def test_completions(home, lm):
+def test_completions_at_once(home, lm):
     options = ("-o", "temperature", "0", "-o", "max_tokens", "9")
     alone = lm.generate(lm.tokenizer.encode("abc", special=False), max_tokens=9).text
-    assert ask(home, "-m", "here-completion", *options, "abc") == alone
+    assert ask(home, "-m", "here-completion", "--no-stream", *options, "abc") == alone

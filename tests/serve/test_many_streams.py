@@ -94,7 +94,7 @@ def test_more_than_the_server_takes_are_told_to_come_back_and_none_is_lost(folde
         turned_away = asyncio.run(go())
         assert sum(turned_away) > 0 and turned_away.count(0) >= 6
         server.wait_until_idle()
-        too_many = httpx.post(f"{server.url}/v1/chat/completions", json={**body, "n": 7})
+        too_many = server.client.post("/v1/chat/completions", json={**body, "n": 7})
         assert too_many.status_code == 400 and "room for 6" in too_many.text
 
 

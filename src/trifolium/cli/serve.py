@@ -67,9 +67,11 @@ def serve(
     from ..serve.log import log_to_stderr
     from ..serve.replicas import serve_replicas
 
+    key = api_key or os.environ.get(KEY_VARIABLE) or None
     settings = ServeSettings.parse(
         {
-            "api_key": api_key or os.environ.get(KEY_VARIABLE) or None,
+            "api_key": key,
+            "hosts": LOOPBACK if host in LOOPBACK and key is None else (),
             "cors_origins": tuple(cors or ()),
             "load_models": load_models,
             "max_models": max_models,
@@ -81,7 +83,7 @@ def serve(
         },
         "options",
     )
-    if host not in LOOPBACK and settings.api_key is None:
+    if host not in LOOPBACK and key is None:
         o.note(f"anyone who can reach {host} can use this server: --api-key protects it")
 
     def announce(port: int) -> None:
@@ -111,8 +113,7 @@ def serve(
         return o.load_model(name, "auto", "auto", rows)
 
     lm = o.load_model(model, adapter, dtype, rows, say=None if quiet else lambda text: print(text, file=sys.stderr))
-    created = create_app(lm, settings, load)
     with listen(host, port) as listener, log_to_stderr(quiet=quiet):
         announce(listener.getsockname()[1])
         gc.freeze()  # what is there now stays: looking through it again and again would hold up answers
-        Server(created, drain=drain, end=lambda: created.state.service.models.end()).run(sockets=[listener])
+        Server(create_app(lm, settings, load), drain=drain).run(sockets=[listener])

@@ -133,10 +133,12 @@ class ChatAnswers:
         self._logprobs = logprobs
         thinking = worker.lm.is_thinking(prompt)
         self._splitters = [ReasoningSplitter(thinking) if worker.lm.thinks else None for _ in range(count)]
+        self._thoughts = [""] * count
 
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
         """The response to a request without `stream`."""
-        return {**self._head("chat.completion"), "choices": self._choices(results), "usage": chat_usage(results)}
+        choices = self._choices(results)
+        return {**self._head("chat.completion"), "choices": choices, "usage": self._usage(results)}
 
     async def chunks(
         self,
@@ -161,20 +163,19 @@ class ChatAnswers:
                 yield sse({**self._head("chat.completion.chunk"), "choices": [], "trifolium": canvas})
             elif (result := finished(event)) is not None:
                 results[index] = result
-                if delta := _delta(*self._rest(index)):
+                if delta := _delta(*self._split(index, None)):
                     yield self._chunk(index, delta)
                 yield self._chunk(index, {}, reason=result.finish_reason)
         ordered = [results[i] for i in sorted(results)]
         note(ordered)
         if usage:
-            total = chat_usage(ordered)
-            yield sse({**self._head("chat.completion.chunk"), "choices": [], "usage": total})
+            yield sse({**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage(ordered)})
         yield sse("[DONE]")
 
     def _choices(self, results: Sequence[Result]) -> list[dict[str, Any]]:
         choices = []
         for index, result in enumerate(results):
-            first, rest = self._split(index, result.text), self._rest(index)
+            first, rest = self._split(index, result.text), self._split(index, None)
             reasoning, content = first[0] + rest[0], first[1] + rest[1]
             message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
             if self._splitters[index] is not None:
@@ -189,13 +190,18 @@ class ChatAnswers:
             )
         return choices
 
-    def _split(self, index: int, text: str) -> tuple[str, str]:
-        splitter = self._splitters[index]
-        return ("", text) if splitter is None else splitter.push(text)
+    def _split(self, index: int, text: str | None) -> tuple[str, str]:
+        """(reasoning, content) of a text that comes next, or of what was held back at the end (None)."""
+        if (splitter := self._splitters[index]) is None:
+            return "", text or ""
+        reasoning, content = splitter.finish() if text is None else splitter.push(text)
+        self._thoughts[index] += reasoning
+        return reasoning, content
 
-    def _rest(self, index: int) -> tuple[str, str]:
-        splitter = self._splitters[index]
-        return ("", "") if splitter is None else splitter.finish()
+    def _usage(self, results: Sequence[Result]) -> dict[str, Any]:
+        """Reasoning is counted as the tokens that its text would be cut into."""
+        thoughts = (len(self._tokenizer.encode(thought, special=False)) for thought in self._thoughts)
+        return chat_usage(results, sum(thoughts))
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model}

@@ -73,6 +73,8 @@ class Gate:
         length = headers.get("content-length", "0")
         if len(length) > 15 or not length.isdecimal() or int(length) > self._settings.max_body:
             raise self._too_large()
+        if self._settings.hosts and _name_of(headers.get("host", "")) not in self._settings.hosts:
+            raise ApiError(403, "the server is called by another name, or needs --api-key", code="wrong_host")
         key = self._settings.api_key
         if key is None or path in _OPEN or path.startswith("/page/"):
             return
@@ -107,6 +109,13 @@ class Gate:
 
     def _too_large(self) -> ApiError:
         return ApiError(413, f"a request may have {self._settings.max_body:,} bytes", code="request_too_large")
+
+
+def _name_of(host: str) -> str:
+    """A Host header without its port; IPv6 addresses without brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()
 
 
 async def _send_error(error: ApiError, path: str, send: Send) -> None:

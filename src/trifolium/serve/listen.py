@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import Callable
 
 import uvicorn
-from starlette.types import ASGIApp
+from fastapi import FastAPI
 
 from ..errors import UsageError
 
@@ -30,11 +29,11 @@ def listen(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """Runs an application until a signal comes, then lets open answers end.
 
-    It first takes no more connections. Answers that are still open `drain` seconds later are ended by `end`, which
-    tells their readers so.
+    It first takes no more connections. Answers that are still open `drain` seconds later are ended, and their readers
+    told so. A second Ctrl-C waits for nobody.
     """
 
-    def __init__(self, app: ASGIApp, *, drain: float, end: Callable[[], None]) -> None:
+    def __init__(self, app: FastAPI, *, drain: float) -> None:
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -46,12 +45,20 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=math.ceil(drain) + CLOSING,
         )
         super().__init__(config)
+        self._state = app.state
         self._drain = drain
-        self._end = end
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until a signal comes, which is raised again afterwards. No engine runs on, however it ends."""
+        try:
+            super().run(sockets)
+        finally:
+            if (service := getattr(self._state, "service", None)) is not None:
+                service.models.abandon()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As the base class, with an end to the draining that clients understand."""
-        timer = asyncio.get_running_loop().call_later(self._drain, self._end)
+        timer = asyncio.get_running_loop().call_later(self._drain, self._state.service.models.end)
         try:
             await super().shutdown(sockets)
         finally:

@@ -74,6 +74,11 @@ class Models:
         """End all workers."""
         await asyncio.gather(*(worker.close() for worker in self._workers.values()))
 
+    def abandon(self) -> None:
+        """As `close`, after the event loop has gone."""
+        for worker in self._workers.values():
+            worker.abandon()
+
     async def _make_room(self) -> None:
         if len(self._workers) < self._settings.max_models:
             return

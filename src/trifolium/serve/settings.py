@@ -10,7 +10,8 @@ from ..config import Frozen
 class ServeSettings(Frozen):
     """How a server behaves towards its clients.
 
-    `api_key`: clients must send it; None lets everyone in who reaches the port. `cors_origins`: pages of other
+    `api_key`: clients must send it; None lets everyone in who reaches the port. `hosts`: names that clients may
+    call the server by, any if empty: a web page could make its own name point here. `cors_origins`: pages of other
     origins that may call, "*" for all. `load_models`: requests may name other models of the shelf, of which
     `max_models` stay loaded. `max_open`: requests that run or wait; further ones are told to come back (429).
     `max_body`: bytes of a request, which must have arrived after `body_timeout` seconds. `max_tokens`: longest
@@ -20,6 +21,7 @@ class ServeSettings(Frozen):
     """
 
     api_key: str | None = Field(None, min_length=1, repr=False)
+    hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     load_models: bool = False
     max_models: int = Field(2, ge=1)

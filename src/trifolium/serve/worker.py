@@ -178,6 +178,14 @@ class Worker:
             self._ask_to_drop(answer)
             self._settle([(answer, (), stopping())])
 
+    def abandon(self) -> None:
+        """As `close`, after the event loop has gone: nobody is told."""
+        self._closing = True
+        for answer in self._open:
+            self._ask_to_drop(answer)
+        self._commands.put(lambda: None)
+        self._thread.join()
+
     def _until_room(self) -> int:
         """Seconds until one of the open requests has probably ended."""
         return max(1, math.ceil(self._seconds / 2))
