@@ -4,6 +4,7 @@
     ├── UsageError             what the caller asked for can't be done as asked
     │   ├── ConfigError        a config, recipe or option has an unknown key or a bad value
     │   ├── PromptError        empty prompt, or longer than the context
+    │   ├── QuestionError      a typed question, or a joint group of them, that can't be asked; names the place
     │   └── TemplateError      a chat template is broken, hostile, or refuses the messages
     ├── NotFoundError          an unknown model, adapter or file; the message lists the nearest names
     ├── CheckpointError        a model, tokenizer or adapter file that can't be used
@@ -29,6 +30,7 @@ __all__ = [
     "NotFoundError",
     "NumericalError",
     "PromptError",
+    "QuestionError",
     "TemplateError",
     "TensorMismatchError",
     "TrainingError",
@@ -52,6 +54,14 @@ class ConfigError(UsageError):
 
 class PromptError(UsageError):
     """The prompt is empty, or longer than the model's context."""
+
+
+class QuestionError(UsageError):
+    """A typed question, or a joint group of them, can't be asked. `where`: its place in the request, from outside in."""
+
+    def __init__(self, message: str, where: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.where = where
 
 
 class TemplateError(UsageError):

@@ -17,16 +17,13 @@ KINDS = [(torch.float32, False), (torch.int8, False), (torch.int8, True), (torch
 
 
 def plain(model, prompt, tokens) -> list[float]:
-    """log p of each token, one row a pass, by nothing but the model."""
-    state, found = model.new_state(), []
+    """log p of each token, from one causal pass over everything, by nothing but the model."""
+    everything = (*prompt, *tokens)
     with torch.inference_mode():
-        for i, token in enumerate([*prompt, *tokens]):
-            if i >= len(prompt):
-                found.append(float(torch.log_softmax(logits.double(), -1)[token]))
-            rows = Rows.build([RequestRows(state, (token,))], tile=model.tiled)
-            logits = model.logits(model.rows(rows)[:1])[0]
-            state.accept(1)
-    return found
+        rows = Rows.build([RequestRows(model.new_state(), everything)], tile=model.tiled)
+        hidden = model.rows(rows)[len(prompt) - 1 : len(everything) - 1]
+        logs = torch.log_softmax(model.logits(hidden).double(), -1)
+    return [float(log[token]) for log, token in zip(logs, tokens, strict=True)]
 
 
 def run(engine: Engine, request: ScoreRequest) -> Scores:
