@@ -57,7 +57,7 @@ class PromptError(UsageError):
 
 
 class QuestionError(UsageError):
-    """A typed question, or a joint group of them, can't be asked. `where`: its place in the request, from outside in."""
+    """A typed question, or a joint group of them, can't be asked. `where`: its place in the request."""
 
     def __init__(self, message: str, where: tuple[str | int, ...] = ()) -> None:
         super().__init__(message)

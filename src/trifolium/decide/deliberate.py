@@ -10,12 +10,11 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 
 from ..engine import Continuation, Engine, ScoreHandle, ScoreRequest, Scores
-from ..errors import PromptError, QuestionError
 from .answers import Answer, Decisions, JointAnswer, Usage, ranked
 from .inquiry import CheckedGroup, Inquiry
 from .joint import ExactRequest, average, search, softmax
 from .questions import QuestionType
-from .sheet import Sheet, Writer
+from .sheet import Sheet, Writer, orders
 
 LONG_SHEET = 256
 """Tokens beyond which a question's sheet is read as a part of the prompt: as one path of a pass it would be too wide.
@@ -78,7 +77,7 @@ class _Alone:
         self._sheets = [
             (place, writer.sheet([inquiry.questions[place]], turn))
             for place in inquiry.alone
-            for turn in range(min(inquiry.orders, 2 * len(inquiry.questions[place].options)))
+            for turn in range(min(inquiry.orders, orders(len(inquiry.questions[place].options))))
         ]
         self._short = [i for i, (_, sheet) in enumerate(self._sheets) if len(sheet.tokens) <= LONG_SHEET]
         self._long = [i for i, (_, sheet) in enumerate(self._sheets) if len(sheet.tokens) > LONG_SHEET]
@@ -107,9 +106,9 @@ class _Alone:
             found.setdefault(place, []).append(softmax([math.fsum(label) / heat for label in logprobs[i]]))
         return {
             place: Answer(
-                self._inquiry.questions[place], tuple(math.fsum(p) / len(p) for p in zip(*orders, strict=True))
+                self._inquiry.questions[place], tuple(math.fsum(p) / len(p) for p in zip(*turns, strict=True))
             )
-            for place, orders in found.items()
+            for place, turns in found.items()
         }
 
 
@@ -121,9 +120,7 @@ def _continuations(sheet: Sheet, shared: bool) -> list[Continuation]:
 
 def _exact(writer: Writer, group: CheckedGroup, state: Sequence[int]) -> list[ExactRequest]:
     assert group.legal is not None
-    return [
-        ExactRequest.of(state, writer.sheet(group.questions, turn), group.legal) for turn in range(group.orders)
-    ]
+    return [ExactRequest.of(state, writer.sheet(group.questions, turn), group.legal) for turn in range(group.orders)]
 
 
 def _tokens(request: ScoreRequest) -> int:
@@ -158,6 +155,3 @@ def _run(engine: Engine, requests: Sequence[ScoreRequest]) -> list[Scores]:
         for handle in running.values():
             handle.cancel()
     return [found[number] for number in range(len(requests))]
-
-
-__all__ = ["Deliberation", "PromptError", "QuestionError", "Temperatures", "decide", "deliberate"]

@@ -11,7 +11,6 @@ from .constraints import (
     Condition,
     Constraint,
     Implication,
-    allowed,
     assignments,
     parse_condition,
     parse_constraint,
@@ -58,7 +57,7 @@ class Group:
 
 @dataclass(frozen=True)
 class CheckedGroup:
-    """A group that can be asked. `places`: its questions' indices. `legal`: all legal assignments, None for too many."""
+    """A group that can be asked. `places`: its questions' indices. `legal`: all legal answers, None for too many."""
 
     places: tuple[int, ...]
     questions: tuple[Question, ...]
@@ -163,6 +162,3 @@ def check_orders(orders: object, where: tuple[str | int, ...]) -> None:
     """Raises QuestionError for a number of orders that can't be averaged over."""
     if type(orders) is not int or not 1 <= orders <= MAX_ORDERS:
         raise QuestionError(f"orders is a number from 1 to {MAX_ORDERS}", where)
-
-
-__all__ = ["MAX_GROUP", "CheckedGroup", "Group", "Inquiry", "allowed", "check_group"]

@@ -17,8 +17,8 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..errors import QuestionError
 from ..engine import Continuation, ScoreRequest, Scores
+from ..errors import QuestionError
 from .constraints import allowed
 from .inquiry import CheckedGroup
 from .sheet import Label, Sheet

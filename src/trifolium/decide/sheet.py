@@ -106,6 +106,11 @@ def turned(count: int, turn: int) -> tuple[int, ...]:
     return order[::-1] if turn % 2 else order
 
 
+def orders(count: int) -> int:
+    """How many different orders `turned` has for `count` things."""
+    return 2 * count if count > 2 else count
+
+
 def text_of(content: Any) -> str:
     """A state, an instruction or a description as text: objects and arrays as JSON, nothing as "".
 

@@ -44,8 +44,8 @@ class Plan:
 class Outcome:
     """What a pass computed for a plan.
 
-    Hidden vectors [heads, D] and logits [heads, V] of the commit rows that are read, the logits' argmax, and each block's
-    hidden vectors [m, D]. `experts_read`: distinct experts that the pass read in a mixture layer, on average.
+    Hidden vectors [heads, D] and logits [heads, V] of the commit rows that are read, the logits' argmax, and each
+    block's hidden vectors [m, D]. `experts_read`: distinct experts that the pass read in a mixture layer, on average.
     """
 
     hidden: Tensor
