@@ -15,7 +15,6 @@ from trifolium import LM, Question
 def load_tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], LM]:
     """A random model with room for some 6,000 bytes of text, loaded once for each dtype."""
     folder = tmp_path_factory.mktemp("decide") / "tiny"
-    folder.mkdir()
     write_folder(folder, max_positions=6000, with_adapter=False)
     loaded: dict[str, LM] = {}
 
