@@ -186,7 +186,7 @@ def search(
 
 def _done(leaves: Mapping[Prefix, float], frontier: Frontier) -> bool:
     hidden = frontier.mass
-    return bool(leaves) and hidden - log_sum([*leaves.values(), hidden]) <= math.log(MAX_UNSEEN)
+    return bool(leaves) and math.exp(hidden - log_sum([*leaves.values(), hidden])) <= MAX_UNSEEN
 
 
 def _expand(
