@@ -152,7 +152,8 @@ class LM:
 
     def deliberate(self, inquiry: Inquiry, temperatures: Temperatures | None = None) -> Deliberation:
         """What an inquiry makes the engine score, step by step, for those who run the engine themselves."""
-        self.check_size(len(inquiry.state))
+        for text in (inquiry.state, *(question.text for question in inquiry.questions)):
+            self.check_size(len(text))
         return deliberate(self._writer, inquiry, self.temperatures if temperatures is None else temperatures)
 
     @cached_property

@@ -18,18 +18,24 @@ from trifolium.model import RequestRows, Rows
 STATE = "Buy now!"
 
 
-def brute_force(lm: LM, asked: list[Question], turn: int = 0, heat: float = 1.0) -> dict[tuple[int, ...], float]:
-    """p of every assignment, legal or not, up to a factor: one plain causal pass for each, with all its tokens."""
+def chance(lm: LM, before: list[int], tokens: tuple[int, ...]) -> float:
+    """p of tokens after others, by the chain rule: one plain causal pass over all of them."""
+    everything = [*before, *tokens]
+    with torch.inference_mode():
+        rows = Rows.build([RequestRows(lm.model.new_state(), everything)], tile=lm.model.tiled)
+        hidden = lm.model.rows(rows)[len(before) - 1 : len(everything) - 1]
+        logs = torch.log_softmax(lm.model.logits(hidden).double(), -1)
+    return math.exp(sum(float(log[token]) for log, token in zip(logs, tokens, strict=True)))
+
+
+def brute_force(lm: LM, asked: list[Question], turn: int = 0) -> dict[tuple[int, ...], float]:
+    """p of every assignment, legal or not, up to a factor: each one written out."""
     sheet = lm._writer.sheet(asked, turn)
     prompt = [*lm._writer.state(STATE), *sheet.tokens]
     found = {}
     for assignment in itertools.product(*(range(len(question.options)) for question in asked)):
         labels = [sheet.labels[i][assignment[place]] for i, place in enumerate(sheet.places)]
-        tokens = [*prompt, *(token for label in labels for token in label)]
-        with torch.inference_mode():
-            rows = Rows.build([RequestRows(lm.model.new_state(), tokens)], tile=lm.model.tiled)
-            logs = torch.log_softmax(lm.model.logits(lm.model.rows(rows)[: len(tokens)]).double(), -1)
-        found[assignment] = math.exp(sum(float(logs[i - 1, tokens[i]]) for i in range(len(prompt), len(tokens))) / heat)
+        found[assignment] = chance(lm, prompt, tuple(token for label in labels for token in label))
     return found
 
 
@@ -108,17 +114,23 @@ def test_a_group_of_one_is_the_question_by_itself(load_tiny, questions):
 
 
 def test_temperatures_act_on_every_place(load_tiny, questions):
+    """By definition: each place's mass times the cooled softmax over its options, after what stands before it."""
     lm = load_tiny()
-    asked = questions[:2]
-    joint = joint_of(lm, asked, Group(["spam", "refund"], orders=1), {"noul": 2.5})
-    weights = brute_force(lm, asked)
-    first = {a: sum(p for (x, _), p in weights.items() if x == a) for a in (0, 1)}
-    # By definition: each place's mass times the cooled softmax over its options.
-    plain = {a: math.fsum(w for (x, _), w in weights.items() if x == a) for a in first}
-    assert set(plain) == {0, 1}
-    steps = [joint.marginals()[i].confidence for i in (0, 1)]
-    sharp = joint_of(lm, asked, Group(["spam", "refund"], orders=1))
-    assert steps[0] < sharp.marginals()[0].confidence
+    asked = [questions[0], questions[4]]
+    sheet = lm._writer.sheet(asked)
+    prompt = [*lm._writer.state(STATE), *sheet.tokens]
+
+    def cooled(before: tuple[int, ...], place: int, temperature: float) -> list[float]:
+        plain = [chance(lm, [*prompt, *before], label) for label in sheet.labels[place]]
+        powers = [p ** (1.0 / temperature) for p in plain]
+        return [sum(plain) * power / sum(powers) for power in powers]
+
+    first = cooled((), 0, 2.5)
+    second = [cooled(label, 1, 0.6) for label in sheet.labels[0]]
+    weights = {(a, b): first[a] * second[a][b] for a in range(2) for b in range(3)}
+    total = sum(weights.values())
+    joint = joint_of(lm, asked, Group(["spam", "urgency"], orders=1), {"noul": 2.5, "score": 0.6})
+    assert dict(joint.items()) == pytest.approx({a: weight / total for a, weight in weights.items()})
 
 
 @pytest.mark.parametrize("heat", [{}, {"choice": 1.7}])

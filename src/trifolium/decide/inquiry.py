@@ -111,7 +111,7 @@ def check_group(group: Group, questions: Sequence[Question]) -> CheckedGroup:
         raise QuestionError(f"{len(group.questions)} questions: a group has 1 to {MAX_GROUP}", ("questions",))
     places = []
     for i, name in enumerate(group.questions):
-        if name not in names:
+        if not isinstance(name, str) or name not in names:
             raise QuestionError(f"there is no question {name!r}", ("questions", i))
         if names[name] in places:
             raise QuestionError(f"{name!r} is there twice", ("questions", i))

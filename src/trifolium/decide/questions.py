@@ -80,6 +80,11 @@ class Question:
         """One of 2 to 255 levels, lowest first; they count 0, 1, 2, ..."""
         return cls(name, "score", instructions, tuple(Option(i, level) for i, level in enumerate(levels)))
 
+    @property
+    def text(self) -> str:
+        """All its words, which say how long its sheet may become."""
+        return "\n".join((self.instructions, *(f"{o.label}: {o.description}" for o in self.options)))
+
     def index(self, value: object) -> int:
         """Which option has this value. Raises QuestionError that lists the options."""
         for i, option in enumerate(self.options):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any
 
-from ..errors import PromptError, QuestionError
+from ..errors import PromptError, QuestionError, TemplateError
 from ..text import ChatTemplate, Tokenizer
 from .questions import Question
 
@@ -43,11 +43,13 @@ class Sheet:
 
 
 class Writer:
-    """Writes states and sheets for one model."""
+    """Writes states and sheets for one model. Raises TemplateError for a chat template that has no place for them."""
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self._tokenizer = tokenizer
         text, own = template.render_tracked([{"role": "user", "content": _PLACE}])
+        if text.count(_PLACE) != 1:
+            raise TemplateError("the chat template doesn't show a user's message once: no question can be put to it")
         head, _, tail = text.partition(_PLACE)
         cut = len(head)
         self._head = tokenizer.encode_spans(head, [(a, min(b, cut)) for a, b in own if a < cut])
