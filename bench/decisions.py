@@ -5,7 +5,7 @@
 Writes decisions.json and decisions.md. Three ways to the same answers, in one run, each from an empty prefix cache:
 
 - together: one request; the state is computed once, all questions' rows share passes;
-- forks: each question is asked alone, one after another, and finds the state in the prefix cache: one fork per question;
+- forks: each question alone, one after another, with the state from the prefix cache: one fork per question;
 - jointly (up to 8 questions): one group, every combination of answers scored, in one order.
 
 Forks of 400 questions are timed on `--forks` of them and scaled up, which the table marks.
@@ -104,15 +104,15 @@ def timed(lm: LM, work: Callable[[], object], repeats: int) -> float:
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
     lines = [
-        "| state, tokens | questions | together, s | decisions/s | forks, s | gain | jointly, s | jointly / one question |",
+        "| state, tokens | questions | together, s | decisions/s | forks, s | gain | jointly, s | jointly / one |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
         forks = f"{row['forks_seconds']:.2f}" + (" (scaled)" if row["forks_scaled"] else "")
         joint = f"{row['joint_seconds']:.2f} | {row['joint_over_one']:.2f}" if "joint_seconds" in row else "- | -"
         lines.append(
-            f"| {row['state']} | {row['questions']} | {row['together_seconds']:.2f} | {row['decisions_per_second']:.1f} "
-            f"| {forks} | {row['gain']:.2f} | {joint} |"
+            f"| {row['state']} | {row['questions']} | {row['together_seconds']:.2f} "
+            f"| {row['decisions_per_second']:.1f} | {forks} | {row['gain']:.2f} | {joint} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -148,7 +148,9 @@ def sys1bench(lm: LM, options: argparse.Namespace) -> dict[str, Any]:
             decisions = lm.decide(request.state, asked, orders=options.orders)
             latency = LatencyRecord(client_ms=1e3 * (time.perf_counter() - started))
             found = {
-                name: finalize_answer(question, by_key(question, decisions[name]), confidence=decisions[name].confidence)
+                name: finalize_answer(
+                    question, by_key(question, decisions[name]), confidence=decisions[name].confidence
+                )
                 for name, question in request.questions.items()
             }
             provider = ProviderRecord(adapter_id=self.adapter_id, model_id_requested=self.model_id)

@@ -81,7 +81,13 @@ def test_a_file_is_kept_whole_and_read_back(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", '{"format": 2}', '{"format": 1, "temperatures": {"box": 1}}', '{"format": 1, "temperatures": {"noul": 0}}'],
+    [
+        "",
+        "[]",
+        '{"format": 2}',
+        '{"format": 1, "temperatures": {"box": 1}}',
+        '{"format": 1, "temperatures": {"noul": 0}}',
+    ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, content: str):
     file = CalibrationFile(tmp_path / "broken.json")
@@ -91,8 +97,13 @@ def test_a_broken_file_is_named(tmp_path: Path, content: str):
 
 
 def line(**changes: object) -> str:
-    questions = {"n": {"type": "noul", "instructions": "?"}, "c": {"type": "choice", "criteria": {"x": None, "y": None}}}
-    return json.dumps({"state": "s", "questions": questions, "gold": {"n": True, "c": {"x": 3e-1, "y": 0.1}}, **changes})
+    questions = {
+        "n": {"type": "noul", "instructions": "?"},
+        "c": {"type": "choice", "criteria": {"x": None, "y": None}},
+    }
+    return json.dumps(
+        {"state": "s", "questions": questions, "gold": {"n": True, "c": {"x": 3e-1, "y": 0.1}}, **changes}
+    )
 
 
 def test_known_answers_are_values_or_shares():

@@ -104,7 +104,8 @@ def test_the_state_is_computed_once(load_tiny, questions):
     decisions = lm.decide(state, questions)
     after = lm.engine.stats()
     sheets = sum(len(lm._writer.sheet([question]).tokens) for question in questions)
-    assert after.rows - before.rows < len(lm._writer.state(state)) + 1.5 * sheets
+    # Every label is two tokens here, so a row more for each sheet.
+    assert after.rows - before.rows == len(lm._writer.state(state)) + sheets + len(questions)
     assert decisions.usage.input_tokens == len(lm._writer.state(state)) + sheets
     assert lm.decide(state, questions).usage.cached_tokens >= len(lm._writer.state(state)) - 1
 
@@ -157,7 +158,7 @@ def test_a_state_that_is_empty_or_past_the_context_is_refused(load_tiny, questio
 
 def test_objects_are_read_as_json(load_tiny, questions):
     lm = load_tiny()
-    assert lm.decide({"a": [1, "é"]}, questions) == lm.decide('{"a": [1, "é"]}', questions)
+    assert lm.decide({"a": [1, "é"]}, questions).answers == lm.decide('{"a": [1, "é"]}', questions).answers
 
 
 @pytest.mark.real

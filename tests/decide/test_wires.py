@@ -1,4 +1,4 @@
-"""Both wires, held to the public clients: real requests to a small HTTP server, answers parsed by the clients' models."""
+"""Both wires, held to the public clients: real requests to a small HTTP server, answers parsed by the clients."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def url(load_tiny) -> Iterator[str]:
                 with lock:
                     body, status = wire.write(lm.answer(wire.read(systemone.parse(text))), "tiny"), 200
             except UsageError as error:
-                body, status = (
-                    (systemone.detail(error), 422) if wire is systemone else (openai_wire.error(error), 400)
-                )
+                body, status = (systemone.detail(error), 422) if wire is systemone else (openai_wire.error(error), 400)
             data = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -81,7 +79,9 @@ def test_typesafe_reads_every_kind_of_answer(system_one, load_tiny):
     expected = load_tiny().answer(systemone.read({"state": STATE, "questions": QUESTIONS}))
     assert response.nouls["spam"].noul == expected["spam"].yes
     tone = response.choices["tone"]
-    assert tone.choice == expected["tone"].value and tuple(tone.probabilities.values()) == expected["tone"].probabilities
+    assert (
+        tone.choice == expected["tone"].value and tuple(tone.probabilities.values()) == expected["tone"].probabilities
+    )
     assert list(tone.probabilities) == ["angry", "calm"] and tone.confidence == expected["tone"].confidence
     urgency = response.scores["urgency"]
     assert urgency.score == expected["urgency"].score and set(urgency.probabilities) == {0, 1, 2}
@@ -162,7 +162,9 @@ def test_openai_reads_every_kind_of_answer(decisions, load_tiny):
     assert urgency.score == expected[2].score and unnamed.name is None
     usage = response.usage
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens and usage.output_tokens == 4
-    assert usage.input_tokens_details.cached_tokens + usage.input_tokens_details.cache_write_tokens == usage.input_tokens
+    assert (
+        usage.input_tokens_details.cached_tokens + usage.input_tokens_details.cache_write_tokens == usage.input_tokens
+    )
 
 
 def test_openai_input_may_be_a_conversation(decisions):

@@ -28,6 +28,9 @@ from .request import Live, Request
 MAX_READ = 64
 """Rows of a pass whose logits [n, V] are read: what they take in memory is bounded."""
 
+RERUN = 16
+"""A pass exceeds its budget for rows that would make so many times as many run again in the next one."""
+
 ROOT = -1
 """The prompt's last token, as a parent."""
 
@@ -158,8 +161,11 @@ class ScoreDecoder:
         nodes: list[int] = []
         self._reading = []
         for node in tree.order[self._next : self._next + MAX_READ]:
-            path = [other for other in tree.path(node) if other not in place]
-            if self._reading and len(nodes) + len(path) + (not bare) > budget.rows:
+            whole = tree.path(node)
+            path = [other for other in whole if other not in place]
+            full = len(nodes) + len(path) + (not bare) > budget.rows
+            # To leave out the end of a long path would mean to run all of it again.
+            if self._reading and full and len(path) * RERUN > len(whole) - len(path):
                 break
             for other in path:
                 place[other] = len(nodes) + (not bare)
