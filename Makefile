@@ -1,7 +1,7 @@
 PY ?= .venv/bin/python
 PROMPT ?= Name the capital of France.
 
-.PHONY: help setup run test lint types bench screenshots train nano fuzz clean
+.PHONY: help setup run test lint types bench eval screenshots train nano fuzz clean
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -30,6 +30,12 @@ bench: setup  ## Measure beside peers (docs/benchmarks.md), the modes, layers at
 	$(PY) bench/report.py
 	$(PY) bench/layers_35b.py
 	$(PY) bench/context.py
+
+eval: setup  ## Quality of typed decisions on public sets (names the packages that it needs)
+	$(PY) bench/decisions_quality.py rows
+	$(PY) bench/decisions_quality.py jevbench
+	$(PY) bench/decisions_quality.py sys1bench
+	$(PY) bench/decisions_quality.py joint
 
 screenshots: setup  ## Pictures of the server's page for the docs (needs Chromium)
 	$(PY) bench/screenshots.py

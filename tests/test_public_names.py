@@ -12,7 +12,8 @@ import trifolium
 
 def test_public_names():
     assert sorted(trifolium.__all__) == [
-        *("CanvasEvent", "Cell", "DecodeConfig", "Event", "FinishedEvent", "LM", "Result", "SamplingParams"),
+        *("CanvasEvent", "Cell", "Decisions", "DecodeConfig", "Event", "FinishedEvent", "Group", "LM", "Question"),
+        *("Result", "SamplingParams"),
         *("TextEvent", "TrifoliumError", "__version__", "convert_base", "load", "train_recipe"),
     ]
     for name in trifolium.__all__:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import LM, load
     from .config import DecodeConfig, SamplingParams
+    from .decide import Decisions, Group, Question
     from .engine import CanvasEvent, Cell, Event, FinishedEvent, Result, TextEvent
     from .errors import TrifoliumError
     from .train.convert import convert_base, train_recipe
@@ -27,8 +28,11 @@ _HOMES = {
     "CanvasEvent": "engine",
     "Cell": "engine",
     "DecodeConfig": "config",
+    "Decisions": "decide",
     "Event": "engine",
     "FinishedEvent": "engine",
+    "Group": "decide",
+    "Question": "decide",
     "Result": "engine",
     "SamplingParams": "config",
     "TextEvent": "engine",
@@ -42,9 +46,12 @@ __all__ = [
     "LM",
     "CanvasEvent",
     "Cell",
+    "Decisions",
     "DecodeConfig",
     "Event",
     "FinishedEvent",
+    "Group",
+    "Question",
     "Result",
     "SamplingParams",
     "TextEvent",

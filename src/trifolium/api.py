@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -21,6 +22,8 @@ from .checkpoint import Checkpoint, Shelf, check_base, load_adapter, open_checkp
 from .checkpoint.prepared import PreparedWeights, Products
 from .config import DecodeConfig, ModelConfig, SamplingParams
 from .constrain import Constraint, grammar, json_schema, regex
+from .decide import Decisions, Deliberation, Group, Inquiry, Question, Temperatures, Writer, decide, deliberate, text_of
+from .decide.calibration import CalibrationFile
 from .dtypes import DTypeName
 from .engine import MAX_ROWS, Engine, Event, FinishedEvent, Handle, Request, Result
 from .errors import ConfigError, PromptError, TensorMismatchError
@@ -49,6 +52,7 @@ class LM:
         load_seconds: float = 0.0,
         max_rows: int = MAX_ROWS,
         notes: Sequence[str] = (),
+        fingerprint: str | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -58,6 +62,8 @@ class LM:
         self.notes = tuple(notes)
         """What went otherwise than it should while the model was loaded."""
         self.engine = Engine(model, tokenizer, max_rows=max_rows)
+        self.fingerprint = fingerprint
+        """The weights' identity, None for a model that was not loaded from a checkpoint."""
         self._template = ChatTemplate.of(tokenizer)
 
     def encode(
@@ -132,6 +138,36 @@ class LM:
             _ = handle.result  # raises what made the request fail
         finally:
             handle.cancel()
+
+    def decide(
+        self, state: Any, questions: Sequence[Question], *, joint: Sequence[Group] = (), orders: int = 1
+    ) -> Decisions:
+        """Answer typed questions about a state, which is text, or an object or array that is read as JSON.
+
+        `joint`: groups of questions that are answered together (docs/decisions.md). `orders`: over how many orders of
+        its options each other question is averaged. Raises QuestionError for what can't be asked and PromptError for a
+        state that is empty or past the context, before anything is computed.
+        """
+        return self.answer(Inquiry.of(text_of(state), questions, joint, orders))
+
+    def answer(self, inquiry: Inquiry, temperatures: Temperatures | None = None) -> Decisions:
+        """Answer an inquiry, with the model's own temperatures unless others are given. Errors as in `decide`."""
+        return decide(self.engine, self.deliberate(inquiry, temperatures))
+
+    def deliberate(self, inquiry: Inquiry, temperatures: Temperatures | None = None) -> Deliberation:
+        """What an inquiry makes the engine score, step by step, for those who run the engine themselves."""
+        for text in (inquiry.state, *(question.text for question in inquiry.questions)):
+            self.check_size(len(text))
+        return deliberate(self._writer, inquiry, self.temperatures if temperatures is None else temperatures)
+
+    @cached_property
+    def _writer(self) -> Writer:
+        return Writer(self.tokenizer, self._template)
+
+    @cached_property
+    def temperatures(self) -> Temperatures:
+        """What `trifolium calibrate` has fitted for these weights; nothing if it never ran."""
+        return {} if self.fingerprint is None else CalibrationFile.of(self.fingerprint).read()
 
     def named(self, result: Result) -> Result:
         """The result with what only this object knows: the model's name, its dtype and loading time."""
@@ -216,6 +252,7 @@ def load(
         load_seconds=seconds,
         max_rows=max_rows,
         notes=notes,
+        fingerprint=checkpoint.fingerprint(),
     )
 
 

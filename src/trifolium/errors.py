@@ -5,7 +5,8 @@
     │   ├── ConfigError        a config, recipe or option has an unknown key or a bad value
     │   ├── PromptError        empty prompt, or longer than the context
     │   ├── TemplateError      a chat template is broken, hostile, or refuses the messages
-    │   └── ConstraintError    a schema, regex or grammar can't be used, or leaves no way to go on
+    │   ├── ConstraintError    a schema, regex or grammar can't be used, or leaves no way to go on
+    │   └── QuestionError      a typed question, or a joint group of them, that can't be asked; names the place
     ├── NotFoundError          an unknown model, adapter or file; the message lists the nearest names
     ├── CheckpointError        a model, tokenizer or adapter file that can't be used
     │   ├── CorruptFileError   truncated, damaged, not the format it claims, or a pickle
@@ -32,6 +33,7 @@ __all__ = [
     "NotFoundError",
     "NumericalError",
     "PromptError",
+    "QuestionError",
     "ServerError",
     "TemplateError",
     "TensorMismatchError",
@@ -56,6 +58,14 @@ class ConfigError(UsageError):
 
 class PromptError(UsageError):
     """The prompt is empty, or longer than the model's context."""
+
+
+class QuestionError(UsageError):
+    """A typed question, or a joint group of them, can't be asked. `where`: its place in the request."""
+
+    def __init__(self, message: str, where: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.where = where
 
 
 class TemplateError(UsageError):

@@ -22,6 +22,8 @@ COMMANDS = {
     "run": (".run", "Answer one prompt, and see the canvas resolve."),
     "chat": (".chat", "Talk with a model."),
     "serve": (".serve", "A local server for OpenAI's and Anthropic's clients, with a page."),
+    "decide": (".decide", "Answer typed questions about a text: each by itself, or jointly without contradiction."),
+    "calibrate": (".calibrate", "Fit the confidence of typed answers to answers that are known."),
     "bench": (".bench", "The decoding modes against each other, on the same prompts."),
     "models": (".models", "List, fetch, show and remove the models on the shelf."),
     "inspect": (".inspect", "What a model is made of: layers, shapes, parameters, memory, tokenizer."),

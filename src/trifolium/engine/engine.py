@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,14 +18,16 @@ from .canvas import DiffusionDecoder
 from .commit import VerifiedDecoder
 from .costs import PassCosts
 from .drafts import Calibration, DraftBook, DraftSource, NgramDrafts, PreviewDrafts
-from .events import Event, Result
+from .events import Result
 from .fitting import ForcedDrafts, OptionDrafts, fitted
+from .handle import Handle
 from .memory import STATE_SHARE, available_memory
 from .plan import Decoder, Outcome, Plan
 from .proposals import Ask, Proposer
 from .request import Live, Request
 from .runner import Runner
 from .scheduler import Batch, Job, Limits, Part, Scheduler
+from .scores import ScoreDecoder, ScoreHandle, ScoreRequest, ScoreTree, as_request
 from .skeleton import Slots
 from .structured import StructuredDecoder
 
@@ -42,55 +44,6 @@ PREFIX_SHARE = 0.5
 """Share of the memory for states that cached prefixes may take, as long as running requests don't need it."""
 
 ExtraDrafts = Callable[[Request], Sequence[DraftSource]]
-
-
-class Handle:
-    """A caller's hold on a request: poll `events` between steps, `cancel` it, take its `result` once `done`."""
-
-    def __init__(self, live: Live, drop: Callable[[int], None]) -> None:
-        self._live = live
-        self._drop = drop
-
-    @property
-    def id(self) -> int:
-        """Counts requests from 0, in order of arrival."""
-        return self._live.id
-
-    @property
-    def done(self) -> bool:
-        """Whether there is a result or an error."""
-        return self._live.result is not None or self._live.error is not None
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What will be done otherwise than asked."""
-        return self._live.notes
-
-    @property
-    def error(self) -> Exception | None:
-        """What made the request fail."""
-        return self._live.error
-
-    def events(self) -> Iterator[Event]:
-        """Takes the events that came since the last call."""
-        while self._live.events:
-            yield self._live.events.popleft()
-
-    def cancel(self) -> None:
-        """End the request now and free what it holds; its result is what it has so far."""
-        if not self._live.done:
-            self._live.finish_reason = "cancelled"
-            self._live.report()
-            self._drop(self._live.id)
-
-    @property
-    def result(self) -> Result:
-        """The finished answer. Raises what made the request fail, or UsageError while it runs."""
-        if self._live.error is not None:
-            raise self._live.error
-        if self._live.result is None:
-            raise UsageError("the request is still running: call step() until the handle is done")
-        return self._live.result
 
 
 @dataclass(frozen=True)
@@ -175,10 +128,32 @@ class Engine:
 
     def add(self, request: Request) -> Handle:
         """Queue a request. Raises PromptError or UsageError if it can't be served, ConstraintError among them."""
+        live = self._live(request)
+        if live.done:  # the constraint allows the empty answer only
+            live.report()
+            self._count += 1
+        else:
+            self._queue(live, self._decoder(live))
+        return Handle(live, self._scheduler.drop)
+
+    def score(self, request: ScoreRequest) -> ScoreHandle:
+        """Queue continuations to be scored. Raises PromptError or UsageError if they can't be.
+
+        They share passes with everything else that runs; the prompt is taken from the prefix cache as far as it is
+        there, and computed once for all of them.
+        """
+        request.check(self.model.config.vocab_size)
+        tree = ScoreTree(request.continuations)
+        live = self._live(as_request(request, tree, self.model.config.max_positions))
+        decoder = ScoreDecoder(live, tree)
+        self._queue(live, decoder)
+        return ScoreHandle(live, self._scheduler.drop, decoder)
+
+    def _live(self, request: Request) -> Live:
         decode, constraint = request.decode, request.constraint
         request.check(self.model.config.vocab_size, self.model.config.max_positions, self.tokenizer is not None)
         guide = None if constraint is None else self.compiler.guide(constraint, may_end=not decode.ignore_eos)
-        live = Live(
+        return Live(
             self._count,
             request,
             state=self.model.new_state(),
@@ -188,15 +163,12 @@ class Engine:
             eos_ids=self._eos_ids or frozenset(),
             guide=guide,
         )
-        if live.done:  # the constraint allows the empty answer only
-            live.report()
-            self._count += 1
-            return Handle(live, self._scheduler.drop)
-        job = Job(live, self._decoder(live), np.array(live.tokens[:-1], np.int32))
+
+    def _queue(self, live: Live, decoder: Decoder) -> None:
+        job = Job(live, decoder, np.array(live.tokens[:-1], np.int32))
         self._check_memory(job)
         self._scheduler.add(job)
         self._count += 1
-        return Handle(live, self._scheduler.drop)
 
     @property
     def compiler(self) -> Compiler:
@@ -322,7 +294,7 @@ class Engine:
         rows = sum(part.plan.rows for part in batch.parts)
         self._passes += 1
         self._rows += rows
-        decoding = sum(part.plan.rows for part in batch.parts if not part.prompt)
+        decoding = sum(part.plan.rows for part in batch.parts if not part.prompt and part.plan.decodes)
         if decoding:
             tokens = sum(part.job.live.fresh for part in batch.parts)
             self._costs.observe(rows, seconds, tokens, decoding / rows, proposals, proposing)

@@ -17,14 +17,22 @@ from .proposals import Ask
 class Plan:
     """One request's rows for the next pass.
 
-    `commit`: known or drafted tokens after the state. `heads`: how many of the last commit rows need logits. `blocks`:
-    (n, canvas), and `parents`, as in `RequestRows`.
+    `commit`: known or drafted tokens after the state. `heads`: how many of the last commit rows need logits; or else
+    `picked` names those that do. `blocks`: (n, canvas), and `parents`, as in `RequestRows`. `decodes`: whether the rows
+    may bring tokens, from which the engine learns what rows are worth.
     """
 
     commit: tuple[int, ...]
     heads: int
     blocks: tuple[tuple[int, tuple[int, ...]], ...] = ()
     parents: tuple[int, ...] | None = None
+    picked: tuple[int, ...] | None = None
+    decodes: bool = True
+
+    @property
+    def read(self) -> Sequence[int]:
+        """The commit rows that need logits."""
+        return range(len(self.commit) - self.heads, len(self.commit)) if self.picked is None else self.picked
 
     @property
     def rows(self) -> int:
@@ -36,8 +44,8 @@ class Plan:
 class Outcome:
     """What a pass computed for a plan.
 
-    Hidden vectors [heads, D] and logits [heads, V] of the commit rows with heads, the logits' argmax, and each block's
-    hidden vectors [m, D]. `experts_read`: distinct experts that the pass read in a mixture layer, on average.
+    Hidden vectors [heads, D] and logits [heads, V] of the commit rows that are read, the logits' argmax, and each
+    block's hidden vectors [m, D]. `experts_read`: distinct experts that the pass read in a mixture layer, on average.
     """
 
     hidden: Tensor

@@ -33,9 +33,7 @@ class Runner:
         _check_finite(hidden[: rows.real_commit], rows)
         read = sum(rows.experts_read) / len(rows.experts_read) if rows.experts_read else 0.0
         wanted = [
-            row
-            for segment, (_, plan) in zip(rows.segments, plans, strict=True)
-            for row in range(segment.start + segment.count - plan.heads, segment.start + segment.count)
+            segment.start + row for segment, (_, plan) in zip(rows.segments, plans, strict=True) for row in plan.read
         ]
         ends = hidden[wanted]
         logits = self._model.logits(ends) if wanted else hidden.new_empty(0, 1)
@@ -44,9 +42,9 @@ class Runner:
         at = 0
         for segment, (_, plan) in zip(rows.segments, plans, strict=True):
             blocks = [hidden[rows.num_commit + b.start : rows.num_commit + b.start + b.count] for b in segment.branches]
-            part = slice(at, at + plan.heads)
+            part = slice(at, at + len(plan.read))
             outcomes.append(Outcome(ends[part], logits[part], largest[part], blocks, read))
-            at += plan.heads
+            at = part.stop
         return outcomes
 
 
