@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 import torch
 
 from . import dtypes
-from .checkpoint import Checkpoint, Shelf, check_base, load_adapter, open_checkpoint
+from .checkpoint import Checkpoint, Shelf, check_base, load_adapter, open_checkpoint, read_adapter_config
 from .checkpoint.prepared import PreparedWeights, Products
 from .config import DecodeConfig, ModelConfig, SamplingParams
 from .constrain import Constraint, grammar, json_schema, regex
@@ -211,6 +211,7 @@ def load(
     model: str | Path = DEFAULT_MODEL,
     *,
     adapter: Literal["auto"] | str | Path | None = "auto",
+    skills: Literal["auto"] | str | Path | None = "auto",
     dtype: DTypeName = "auto",
     max_rows: int = MAX_ROWS,
     progress: bool = True,
@@ -219,17 +220,19 @@ def load(
 
     `model`: a shelf name (fetched if need be), a folder, a GGUF file or a hub id. `adapter`: a file, None, or "auto":
     the one in the package that was made for these weights, or the checkpoint's own preview parameters, if it has any.
+    `skills`: a file of deltas that are merged into the weights (`checkpoint.skills_file`), None, or "auto": those that
+    the shelf gives this name. With other skills they are other weights, for adapters as for everything else.
     `dtype`: how products are computed; "auto" is chosen by the machine and the model (`dtypes.choose`), and the LM's
     and every result's `dtype` say what it was. `max_rows`: row budget of a decoding pass, of which requests
     take what is worth its time.
     Weights of larger models are kept as they are multiplied (`checkpoint.prepared`); the LM's `notes` say where that
     failed.
-    Raises NotFoundError, DownloadError or a CheckpointError; AdapterMismatchError if a named adapter was made for other
-    weights.
+    Raises NotFoundError, DownloadError or a CheckpointError; AdapterMismatchError if a named adapter, or skills, were
+    made for other weights.
     """
     started = time.perf_counter()
     dtypes.check(dtype)  # a typing error should not wait for a download
-    checkpoint = open_checkpoint(model, progress=progress)
+    checkpoint = open_checkpoint(model, skills=skills, progress=progress)
     path = packaged_adapter(checkpoint) if adapter == "auto" else adapter
     network = Transformer(checkpoint.config)
     if path is not None:
@@ -238,6 +241,8 @@ def load(
         network.adapter = native_adapter(checkpoint)
     chosen = dtypes.resolve(dtype, checkpoint.config, checkpoint.four_bit).dtype
     notes: list[str] = []
+    if adapter == "auto" and network.adapter is None and checkpoint.skills is not None:
+        notes.append("no adapter in the package was trained with these skills, so nothing is previewed")
     products = products_of(network)
     weights = PreparedWeights.default().tensors(checkpoint, dtypes.as_torch(chosen), products, notes.append)
     network.fill(weights, dtypes.as_torch(chosen))
@@ -274,9 +279,11 @@ def products_of(network: Transformer) -> Products:
 def packaged_adapter(checkpoint: Checkpoint) -> Path | None:
     """The adapter in the package that was made for these weights, by fingerprint, however the model was named."""
     shelf = Shelf.default()
-    fingerprint = checkpoint.fingerprint()
+    base, fingerprint = checkpoint.base_fingerprint(), checkpoint.fingerprint()
     for name, entry in sorted(shelf.entries.items()):
-        if entry.fingerprint == fingerprint and (path := shelf.adapter_path(name)) is not None:
+        path = shelf.adapter_path(name) if entry.fingerprint == base else None
+        # With skills the weights are others than the entry's files alone: the adapter itself says which it is for.
+        if path is not None and read_adapter_config(path).base_fingerprint == fingerprint:
             return path
     return None
 

@@ -228,6 +228,25 @@ class AdapterConfig(Frozen):
         return self
 
 
+class SkillsConfig(Frozen):
+    """What a file of skills says of itself: low-rank deltas of a base's own weights, scaled by alpha / rank.
+
+    `base_fingerprint`: of the plain base (Checkpoint.fingerprint). `recipe`: sha256 of the recipe that trained them.
+    """
+
+    format: Literal[1] = 1
+    base_name: str
+    base_fingerprint: str
+    rank: int = Field(gt=0)
+    alpha: float = Field(gt=0)
+    recipe: str = ""
+
+    @property
+    def scale(self) -> float:
+        """The factor of the product of a pair."""
+        return self.alpha / self.rank
+
+
 class SamplingParams(Frozen):
     """How tokens are chosen. Temperature 0 is greedy, and so are those whose products would leave float32.
 

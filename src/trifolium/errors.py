@@ -97,7 +97,7 @@ class UnsupportedModelError(CheckpointError):
 
 
 class AdapterMismatchError(CheckpointError):
-    """The adapter was made for another base model."""
+    """The adapter, or the skills, were made for another base model."""
 
 
 class DownloadError(TrifoliumError):

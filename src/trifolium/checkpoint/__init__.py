@@ -13,18 +13,23 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint, open_checkpoint
     from .names import expected_shapes
     from .shelf import Shelf, ShelfEntry
+    from .skills_file import Skills, read_skills, read_skills_config, save_skills
     from .writer import write_hf
 
 _HOMES = {
     "Checkpoint": "checkpoint",
     "Shelf": "shelf",
     "ShelfEntry": "shelf",
+    "Skills": "skills_file",
     "check_base": "adapter_file",
     "expected_shapes": "names",
     "load_adapter": "adapter_file",
     "open_checkpoint": "checkpoint",
     "read_adapter_config": "adapter_file",
+    "read_skills": "skills_file",
+    "read_skills_config": "skills_file",
     "save_adapter": "adapter_file",
+    "save_skills": "skills_file",
     "write_hf": "writer",
 }
 
@@ -32,12 +37,16 @@ __all__ = [
     "Checkpoint",
     "Shelf",
     "ShelfEntry",
+    "Skills",
     "check_base",
     "expected_shapes",
     "load_adapter",
     "open_checkpoint",
     "read_adapter_config",
+    "read_skills",
+    "read_skills_config",
     "save_adapter",
+    "save_skills",
     "write_hf",
 ]
 

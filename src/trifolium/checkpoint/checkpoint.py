@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
 import re
 import shutil
@@ -18,6 +20,7 @@ from .gguf import GgufReader
 from .hf import CONFIG, HfReader, is_pickle, pickle_error
 from .previews import check_previews
 from .shelf import Shelf
+from .skills_file import Skills, read_skills
 from .tables import PREVIEW
 
 if TYPE_CHECKING:
@@ -66,11 +69,16 @@ class Reader(Protocol):
     @property
     def ignored(self) -> frozenset[str]: ...
 
+    def dtype(self, name: str) -> torch.dtype: ...
+
     def read(self, source: names.Source, out: torch.Tensor) -> None: ...
 
 
 class Checkpoint:
-    """A model on disk: its config and its tensors, all of them checked against each other when it is opened."""
+    """A model on disk: its config and its tensors, all of them checked against each other when it is opened.
+
+    `skills`: what is added to its weights whenever they are read, see `with_skills`.
+    """
 
     def __init__(self, name: str, format: Literal["safetensors", "gguf"], reader: Reader, licence: str | None) -> None:
         self.name = name
@@ -78,6 +86,7 @@ class Checkpoint:
         self.format = format
         self.config = reader.config
         self.licence = licence
+        self.skills: Skills | None = None
         self._reader = reader
         naming: names.Naming = "hf" if format == "safetensors" else "gguf"
         self._targets = list(names.targets(self.config, naming, reader.shapes))
@@ -88,13 +97,27 @@ class Checkpoint:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file that the weights and the config come from."""
+        """Every file that the plain weights and the config come from."""
         return self._reader.files
+
+    def with_skills(self, path: Path) -> Checkpoint:
+        """This plain checkpoint with the deltas of a skills file merged into its weights. Errors as in `read_skills`.
+
+        Merged in float32, then rounded to the dtype that the file stores a weight in; those of quantised files stay
+        float32. It has a fingerprint of its own.
+        """
+        assert self.skills is None, "skills are merged into plain weights"
+        skilled = copy.copy(self)
+        skilled.skills = read_skills(path, self, self.shapes)
+        return skilled
 
     @property
     def four_bit(self) -> bool:
-        """Whether the layers' weights lose nothing in int4, since they are stored in such a format."""
-        return isinstance(self._reader, GgufReader) and self._reader.four_bit
+        """Whether the layers' weights lose nothing in int4, since they are stored in such a format.
+
+        With skills they would: a merged weight lies between the steps.
+        """
+        return self.skills is None and isinstance(self._reader, GgufReader) and self._reader.four_bit
 
     @property
     def shapes(self) -> dict[str, names.Shape]:
@@ -121,7 +144,13 @@ class Checkpoint:
         return {name.removeprefix(PREVIEW): tensor for name, tensor in tensors}
 
     def _tensor(self, target: names.Target, dtype: torch.dtype) -> tuple[str, torch.Tensor]:
-        name, tensor = names.join(target, dtype, self._reader.read)
+        if self.skills is not None and target.name in self.skills.pairs:
+            name, tensor = names.join(target, torch.float32, self._reader.read)
+            self.skills.merge(name, tensor)
+            stored = (self._reader.dtype(source.name) for source in target.sources)
+            tensor = tensor.to(functools.reduce(torch.promote_types, stored)).to(dtype)
+        else:
+            name, tensor = names.join(target, dtype, self._reader.read)
         # The sum is not finite where a value isn't, takes one pass and no memory, and may overflow without any fault.
         if not torch.isfinite(tensor.sum()) and not all(torch.isfinite(part).all() for part in tensor):
             theirs = ", ".join(dict.fromkeys(source.name for source in target.sources[:3]))
@@ -146,7 +175,12 @@ class Checkpoint:
                     shutil.copyfile(self.path / name, folder / name)
 
     def fingerprint(self) -> str:
-        """sha256 (hex) over the sizes and every norm weight as bfloat16, in name order.
+        """What these very weights are known by: `base_fingerprint`, hashed with the digest of the skills, if any."""
+        plain = self.base_fingerprint()
+        return plain if self.skills is None else hashlib.sha256(f"{plain} {self.skills.digest}".encode()).hexdigest()
+
+    def base_fingerprint(self) -> str:
+        """Without skills: sha256 (hex) over the sizes and every norm weight as bfloat16, in name order.
 
         In hybrids also over the convolutions and decays of delta-net layers. None of these is ever quantised, so a GGUF
         file and the safetensors it was made from have one fingerprint. Numbers that a format rounds (epsilon, rope)
@@ -178,12 +212,24 @@ def _hybrid_identity(config: ModelConfig) -> Iterator[tuple[str, object]]:
             yield f"{key}.layers", "".join(kind[0] for kind in kinds)
 
 
-def open_checkpoint(source: str | Path, *, progress: bool = True) -> Checkpoint:
+def open_checkpoint(
+    source: str | Path, *, skills: Literal["auto"] | str | Path | None = None, progress: bool = True
+) -> Checkpoint:
     """Open a model: a shelf name (pulled if need be), a HF folder, a `.gguf` file or a hub id, tried in that order.
 
-    A Path, or a string with a separator that exists on disk, is never taken for a shelf name. Raises NotFoundError
-    with the nearest shelf names, DownloadError, or a CheckpointError that says what is wrong with the files.
+    A Path, or a string with a separator that exists on disk, is never taken for a shelf name. `skills`: a file that is
+    merged into the weights, None, or "auto": what the shelf says of this name, which is nothing for other sources.
+    Raises NotFoundError with the nearest shelf names, DownloadError, or a CheckpointError that says what is wrong with
+    the files; for skills, what `read_skills` raises.
     """
+    checkpoint = _open(source, progress)
+    if skills == "auto":
+        shelf = Shelf.default()
+        skills = shelf.skills_path(source) if isinstance(source, str) and source in shelf.entries else None
+    return checkpoint if skills is None else checkpoint.with_skills(Path(skills).expanduser())
+
+
+def _open(source: str | Path, progress: bool) -> Checkpoint:
     path = Path(source).expanduser()
     shelf = Shelf.default()
     if isinstance(source, str) and source in shelf.entries:

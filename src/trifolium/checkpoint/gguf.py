@@ -18,6 +18,7 @@ from .names import Shape, Source
 
 # Elements dequantised at once: 4 MiB of float32, so that a large matrix never exists twice.
 _CHUNK = 1 << 20
+_FLOATS = {GGMLQuantizationType.F16: torch.float16, GGMLQuantizationType.BF16: torch.bfloat16}
 
 
 class GgufReader:
@@ -48,6 +49,10 @@ class GgufReader:
     def ignored(self) -> frozenset[str]:
         """Tensors that the name table doesn't list, and that have been used already."""
         return frozenset({ROPE_FACTORS})
+
+    def dtype(self, name: str) -> torch.dtype:
+        """What a tensor is stored in; float32 where it is quantised."""
+        return _FLOATS.get(self._tensors[name].kind, torch.float32)
 
     def plain_metadata(self) -> dict[str, Any]:
         """The metadata as plain Python values, which the tokenizer is made from."""

@@ -63,6 +63,10 @@ class HfReader:
             )
         read_into(stored, out)
 
+    def dtype(self, name: str) -> torch.dtype:
+        """What a tensor is stored in."""
+        return FLOATS[self._stored[name].dtype]
+
     def _name(self, stored: str) -> str | None:
         """The name that the tables know a stored tensor by; None for those that no text is made with."""
         if self.config.family not in HYBRIDS:

@@ -1,11 +1,11 @@
 """Weights as products want them, kept on disk: a later start maps a file instead of dequantising and quantising again.
 
-`<cache>/weights/<fingerprint>-<source>-<dtype>.safetensors`. The fingerprint alone doesn't say which weights these are
-(a GGUF file and the safetensors that it was made from share one), so `source` hashes where the checkpoint's files lie,
-and their sizes and times: a file that was written since gives another name. For int8 a product's weight is stored as
-`<name>.values` and `<name>.scale`, for int4 as `.values`, `.step` and `.least` (ops.linear.quantised); everything else
-stays float32, or bfloat16 where that was asked for. A file is checked against the model before it is used, and made
-anew, with a note, where it isn't right.
+`<cache>/weights/<fingerprint>-<source>-<dtype>.safetensors`. The plain base's fingerprint alone doesn't say which
+weights these are (a GGUF file and the safetensors that it was made from share one), so `source` hashes where the
+checkpoint's files lie, their sizes and times, and the merged skills: a file that was written since gives another name.
+For int8 a product's weight is stored as `<name>.values` and `<name>.scale`, for int4 as `.values`, `.step` and `.least`
+(ops.linear.quantised); everything else stays float32, or bfloat16 where that was asked for. A file is checked against
+the model before it is used, and made anew, with a note, where it isn't right.
 """
 
 from __future__ import annotations
@@ -93,8 +93,10 @@ class Wanted:
             status = path.stat()
             times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
             source.update(f"{path.resolve()} {status.st_size} {times}\n".encode())
+        if self.checkpoint.skills is not None:
+            source.update(f"skills {self.checkpoint.skills.digest}\n".encode())
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.checkpoint.fingerprint()[:16]}-{source.hexdigest()[:16]}-{dtype}"
+        return f"{self.checkpoint.base_fingerprint()[:16]}-{source.hexdigest()[:16]}-{dtype}"
 
     @property
     def nbytes(self) -> int:

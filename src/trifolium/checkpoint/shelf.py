@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 from pydantic import Field, ValidationError
@@ -28,7 +29,12 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 class ShelfEntry(Frozen):
-    """A named model. `fingerprint` is its identity (Checkpoint.fingerprint), `adapter` a file in trifolium/adapters."""
+    """A named model. `fingerprint` is its files' identity (Checkpoint.base_fingerprint).
+
+    `adapter` and `skills` are files in trifolium/adapters; skills are merged into the weights whenever the model is
+    opened by this name. `files_of` names another model whose files are this one's, too, in place of sources: so a model
+    with skills and the plain one beside it are fetched and kept once.
+    """
 
     name: str
     title: str
@@ -36,6 +42,8 @@ class ShelfEntry(Frozen):
     licence: str
     fingerprint: str | None = None
     adapter: str | None = None
+    skills: str | None = None
+    files_of: str | None = None
     sources: tuple[Source, ...] = Field(min_length=1)
 
     def packaged(self) -> PackageSource | None:
@@ -60,7 +68,7 @@ class Shelf:
         if bad := [name for name in tables if not _NAME.fullmatch(name)]:
             raise ConfigError(f"the shelf has bad model names: {', '.join(bad)}")
         entries = {
-            name: ShelfEntry.parse({"name": name, **table}, f"shelf entry {name}") for name, table in tables.items()
+            name: ShelfEntry.parse({"name": name, **_files(tables, name)}, f"shelf entry {name}") for name in tables
         }
         return cls(entries, cache)
 
@@ -76,15 +84,21 @@ class Shelf:
             raise NotFoundError(f"the shelf has no model {name!r}; nearest: {', '.join(self.nearest(name))}")
         return self.entries[name]
 
+    def keeper(self, name: str) -> ShelfEntry:
+        """The entry under whose name the files of `name` are kept: its own, but for `files_of`."""
+        entry = self.find(name)
+        return entry if entry.files_of is None else self.entries[entry.files_of]
+
     def nearest(self, name: str) -> list[str]:
         """Up to three names like `name`, or simply the first ones."""
         return difflib.get_close_matches(name.lower(), self.entries, n=3, cutoff=0.4) or sorted(self.entries)[:3]
 
     def installed(self, name: str) -> Installed | None:
         """The manifest of a model that is here with all files at their sizes; None when it isn't, or is damaged."""
-        if (source := self.find(name).packaged()) is not None:
+        keeper = self.keeper(name)
+        if (source := keeper.packaged()) is not None:
             return describe(source, source.path)
-        folder = self.folder / name
+        folder = self.folder / keeper.name
         try:
             manifest = Installed.model_validate_json((folder / _MANIFEST).read_bytes())
             intact = all((folder / file).stat().st_size == known.bytes for file, known in manifest.files.items())
@@ -97,7 +111,7 @@ class Shelf:
         if (source := self.find(name).packaged()) is not None:
             return source.path
         manifest = self.installed(name)
-        return None if manifest is None else self.folder / name / manifest.path
+        return None if manifest is None else self.folder / self.keeper(name).name / manifest.path
 
     def verify(self, name: str) -> bool:
         """Whether the model is here and every file still has its hash. Reads everything.
@@ -107,8 +121,9 @@ class Shelf:
         if self.find(name).packaged() is not None:
             return True
         manifest = self.installed(name)
+        folder = self.folder / self.keeper(name).name
         return manifest is not None and all(
-            sha256_of(self.folder / name / file) == known.sha256 for file, known in manifest.files.items()
+            sha256_of(folder / file) == known.sha256 for file, known in manifest.files.items()
         )
 
     def pull(self, name: str, progress: bool = True, *, verify: bool = False) -> Path:
@@ -117,12 +132,12 @@ class Shelf:
         Needs no network, lock or write when an intact copy is here. `verify` checks hashes, not only sizes. Safe to
         call from many processes at once. Raises NotFoundError, or DownloadError that lists what each source said.
         """
-        entry = self.find(name)
         if path := self._intact(name, verify):
             return path
+        entry = self.keeper(name)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.folder / f".{name}.lock"):
+            with FileLock(self.folder / f".{entry.name}.lock"):
                 # Another process may have fetched it while this one waited.
                 return self._intact(name, verify) or self._fetch(entry, progress)
         except OSError as error:
@@ -131,9 +146,11 @@ class Shelf:
     def remove(self, name: str) -> bool:
         """Delete the model and unfinished downloads of it from the cache; False when nothing was there.
 
-        Raises UsageError for a model that is part of the package.
+        Raises UsageError for a model that is part of the package, or whose files are another's.
         """
         entry = self.find(name)
+        if entry.files_of is not None:
+            raise UsageError(f"the files of {name} are those of {entry.files_of}; remove that one, and both are gone")
         if entry.packaged() is not None:
             raise UsageError(f"{name} is part of the trifolium package; there is nothing to remove from the cache")
         if not self.folder.is_dir():
@@ -148,8 +165,18 @@ class Shelf:
     def adapter_path(self, name: str) -> Path | None:
         """The adapter that ships for this model, if the package has it."""
         adapter = self.find(name).adapter
-        path = Path(str(resources.files("trifolium"))) / "adapters" / adapter if adapter else None
+        path = _packaged(adapter) if adapter else None
         return path if path and path.is_file() else None
+
+    def skills_path(self, name: str) -> Path | None:
+        """The skills that this model has by default. Raises NotFoundError if the package lacks them.
+
+        Without them it would be another model, and not say so.
+        """
+        skills = self.find(name).skills
+        if skills is not None and not _packaged(skills).is_file():
+            raise NotFoundError(f"the skills of {name} are missing: {_packaged(skills)}; install trifolium again")
+        return None if skills is None else _packaged(skills)
 
     def _intact(self, name: str, verify: bool) -> Path | None:
         path = self.installed_path(name)
@@ -175,6 +202,22 @@ class Shelf:
 
     def _stage(self, name: str, kind: str) -> Path:
         return self.folder / f".{name}.{kind}"
+
+
+def _files(tables: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """An entry's table; one that names another model's files gets that one's sources and fingerprint."""
+    table = dict(tables[name])
+    if (of := table.get("files_of")) is not None:
+        if not isinstance(of, str) or of not in tables or "files_of" in tables[of]:
+            raise ConfigError(f"shelf entry {name}: files_of is {of!r}, which is no model with sources")
+        if given := sorted({"sources", "fingerprint"} & table.keys()):
+            raise ConfigError(f"shelf entry {name}: {' and '.join(given)} come from {of}, whose files it names")
+        table |= {key: tables[of][key] for key in ("sources", "fingerprint") if key in tables[of]}
+    return table
+
+
+def _packaged(file: str) -> Path:
+    return Path(str(resources.files("trifolium"))) / "adapters" / file
 
 
 def _check_identity(entry: ShelfEntry, path: Path) -> None:

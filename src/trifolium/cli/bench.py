@@ -37,6 +37,7 @@ def bench(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many prompts.")] = None,
     model: o.Model = o.DEFAULT,
     adapter: o.Adapter = "auto",
+    skills: o.Skills = "auto",
     drafts: o.Drafts = "both",
     block_size: o.BlockSize = None,
     rows: o.RowBudget = o.ROWS,
@@ -55,7 +56,7 @@ def bench(
     With --dtypes: how near their predictions and answers are to float32's; float32's own answers are the text.
     """
     if dtypes is not None:
-        _numbers(prompts, limit, model, adapter, dtypes, max_tokens, as_json)
+        _numbers(prompts, limit, model, adapter, skills, dtypes, max_tokens, as_json)
         return
     from ..api import split_options
     from ..evaluate import speed
@@ -69,7 +70,7 @@ def bench(
     }
     split_options(settings)
     conversations = speed.read_prompts(prompts)[:limit]
-    lm = o.load_model(model, adapter, dtype, rows)
+    lm = o.load_model(model, adapter, dtype, rows, skills=skills)
     chosen = _modes(modes, lm)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -92,14 +93,21 @@ def bench(
 
 
 def _numbers(
-    prompts: Path | None, limit: int | None, model: str, adapter: str, dtypes: str, max_tokens: int, as_json: bool
+    prompts: Path | None,
+    limit: int | None,
+    model: str,
+    adapter: str,
+    skills: str,
+    dtypes: str,
+    max_tokens: int,
+    as_json: bool,
 ) -> None:
     from ..evaluate import fidelity
 
     chosen = fidelity.dtypes_to_compare(None if dtypes == "all" else dtypes)
     conversations = fidelity.read_conversations(prompts, limit)
     found = fidelity.compare(
-        lambda dtype: o.load_model(model, adapter, dtype), chosen, conversations, max_tokens=max_tokens
+        lambda dtype: o.load_model(model, adapter, dtype, skills=skills), chosen, conversations, max_tokens=max_tokens
     )
     if as_json:
         print(json.dumps({"model": model, "dtypes": [each.as_dict() for each in found]}, indent=2))

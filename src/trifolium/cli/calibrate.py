@@ -22,6 +22,7 @@ app = typer.Typer(add_completion=False)
 def calibrate(
     data: Annotated[str, typer.Argument(metavar="DATA.jsonl", help="Questions with answers that are known.")],
     model: o.Model = o.DEFAULT,
+    skills: o.Skills = "auto",
     dtype: o.DType = "auto",
     plot: Annotated[Path | None, typer.Option(help="Draw a reliability plot to this file.", metavar="PATH")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only: keep no temperatures.")] = False,
@@ -37,7 +38,7 @@ def calibrate(
     from ..decide.calibration import plot as draw
 
     lines = labelled.read(read_file(data))
-    lm = o.load_model(model, "none", dtype)
+    lm = o.load_model(model, "none", dtype, skills=skills)
     if lm.fingerprint is None:
         raise UsageError("this model has no fingerprint to keep a calibration under")
     known = []

@@ -22,6 +22,7 @@ app = typer.Typer(add_completion=False)
 def chat(
     model: o.Model = o.DEFAULT,
     adapter: o.Adapter = "auto",
+    skills: o.Skills = "auto",
     mode: o.Mode = "verified",
     drafts: o.Drafts = "both",
     block_size: o.BlockSize = None,
@@ -53,7 +54,7 @@ def chat(
     split_options(settings)
     console = Console(highlight=False)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    lm = o.load_model(model, adapter, dtype, rows, say=console.print if terminal else None)
+    lm = o.load_model(model, adapter, dtype, rows, skills=skills, say=console.print if terminal else None)
     conversation = Conversation(lm, settings, console, system=system, terminal=terminal)
     history = history_file(os.environ) if terminal else None
     _read_history(history)

@@ -28,6 +28,7 @@ _EPILOG = (
 def decide(
     file: Annotated[str, typer.Argument(metavar="FILE.json", help="State and questions; `-` reads them.")],
     model: o.Model = o.DEFAULT,
+    skills: o.Skills = "auto",
     dtype: o.DType = "auto",
     as_json: o.AsJson = False,
 ) -> None:
@@ -43,7 +44,7 @@ def decide(
     except QuestionError as error:
         place = ".".join(map(str, error.where))
         raise UsageError(f"{file}: {place + ': ' if place else ''}{error}") from None
-    lm = o.load_model(model, "none", dtype)
+    lm = o.load_model(model, "none", dtype, skills=skills)
     decisions = lm.answer(inquiry)
     if as_json:
         print(json.dumps(decisions.as_dict(), ensure_ascii=False))

@@ -52,7 +52,7 @@ def _find(model: str) -> dict[str, Any]:
     if model in geometries() and not elsewhere:
         return {"name": model, "format": "sizes only", **_sizes(geometry(model))}
     try:
-        return _report(open_checkpoint(model))
+        return _report(open_checkpoint(model, skills="auto"))
     except NotFoundError as error:
         if elsewhere or "/" in model:
             raise
@@ -90,6 +90,7 @@ def _report(checkpoint: Checkpoint) -> dict[str, Any]:
         "format": checkpoint.format,
         "licence": checkpoint.licence,
         "fingerprint": checkpoint.fingerprint(),
+        "skills": checkpoint.skills and checkpoint.skills.config.model_dump(mode="json"),
         **_sizes(checkpoint.config),
         "tokenizer": tokenizer
         and {
@@ -176,6 +177,7 @@ def _file_fields(report: Mapping[str, Any]) -> dict[str, object]:
         if tokenizer
         else f"none: {report['tokenizer_error']}",
         "template": "present" if report["template"] else "absent",
+        "skills": report["skills"] and f"rank {report['skills']['rank']}, merged into the weights",
         "adapter": adapter and f"{adapter['path']}{'' if adapter['fits'] else ' (does not fit)'}",
     }
 

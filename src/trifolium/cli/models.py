@@ -112,7 +112,7 @@ def _row(shelf: Shelf, entry: ShelfEntry) -> dict[str, Any]:
     here = shelf.installed(entry.name)
     path = shelf.installed_path(entry.name)
     first = entry.sources[0]
-    adapter = shelf.adapter_path(entry.name)
+    adapter, skills = shelf.adapter_path(entry.name), shelf.skills_path(entry.name)
     return {
         "name": entry.name,
         "title": entry.title,
@@ -125,6 +125,7 @@ def _row(shelf: Shelf, entry: ShelfEntry) -> dict[str, Any]:
         "sha256": here.sha256 if here else getattr(first, "sha256", None),
         "bytes": here.bytes if here else first.bytes,
         "adapter": None if adapter is None else os.fspath(adapter),
+        "skills": None if skills is None else os.fspath(skills),
     }
 
 

@@ -22,6 +22,13 @@ Model = Annotated[str, typer.Option(help="A shelf name, a folder, a GGUF file or
 Adapter = Annotated[
     str, typer.Option(help="An adapter file, `none`, or `auto`: the one in the package for this model.", metavar="PATH")
 ]
+Skills = Annotated[
+    str,
+    typer.Option(
+        help="A file of deltas to merge into the weights, `none`, or `auto`: what the shelf gives this model.",
+        metavar="PATH",
+    ),
+]
 DType = Annotated[
     str, typer.Option("--dtype", help=f"How products are computed: auto (by CPU and model), {', '.join(DTYPES)}.")
 ]
@@ -105,6 +112,7 @@ def load_model(
     dtype: str,
     rows: int = ROWS,
     *,
+    skills: str = "auto",
     say: Callable[[str], None] | None = None,
 ) -> LM:
     """Load for a command; `say` is told what happens, since the first load may take a while."""
@@ -115,11 +123,16 @@ def load_model(
     if say is not None:
         say(f"loading {model} ...")
     chosen: Any = dtype
-    named = None if adapter == "none" else adapter
-    lm = load(model, adapter=named, dtype=chosen, max_rows=rows, progress=sys.stderr.isatty())
+    files = {"adapter": named(adapter), "skills": named(skills)}
+    lm = load(model, **files, dtype=chosen, max_rows=rows, progress=sys.stderr.isatty())
     for text in lm.notes:
         note(text)
     return lm
+
+
+def named(file: str) -> str | None:
+    """What `load` takes for an option that may be `none`."""
+    return None if file == "none" else file
 
 
 def _show_log() -> None:

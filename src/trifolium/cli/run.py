@@ -24,6 +24,7 @@ def run(
     prompt: Annotated[str | None, typer.Argument(help="The message; `-`, or nothing in a pipe, reads it.")] = None,
     model: o.Model = o.DEFAULT,
     adapter: o.Adapter = "auto",
+    skills: o.Skills = "auto",
     mode: o.Mode = "verified",
     drafts: o.Drafts = "both",
     block_size: o.BlockSize = None,
@@ -77,7 +78,7 @@ def run(
     }
     split_options(settings)  # faults show before a model is loaded
     constraint = o.constraint_of(schema, regex, grammar)
-    lm = o.load_model(model, adapter, dtype, rows)
+    lm = o.load_model(model, adapter, dtype, rows, skills=skills)
     if as_json:
         result = lm.generate(message, system=system, constraint=constraint, **settings)
         print(json.dumps(result.as_dict(), ensure_ascii=False))

@@ -30,6 +30,7 @@ _EPILOG = (
 def serve(
     model: o.Model = o.DEFAULT,
     adapter: o.Adapter = "auto",
+    skills: o.Skills = "auto",
     dtype: o.DType = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on; other machines can't reach the default.")] = (
         "127.0.0.1"
@@ -99,7 +100,8 @@ def serve(
             replicas,
             settings,
             model=model,
-            adapter=None if adapter == "none" else adapter,
+            adapter=o.named(adapter),
+            skills=o.named(skills),
             dtype=cast(DTypeName, dtype),
             rows=rows,
             host=host,
@@ -112,7 +114,8 @@ def serve(
     def load(name: str) -> LM:
         return o.load_model(name, "auto", "auto", rows)
 
-    lm = o.load_model(model, adapter, dtype, rows, say=None if quiet else lambda text: print(text, file=sys.stderr))
+    say = None if quiet else lambda text: print(text, file=sys.stderr)
+    lm = o.load_model(model, adapter, dtype, rows, skills=skills, say=say)
     with listen(host, port) as listener, log_to_stderr(quiet=quiet):
         announce(listener.getsockname()[1])
         gc.freeze()  # what is there now stays: looking through it again and again would hold up answers

@@ -32,6 +32,7 @@ def serve_replicas(
     *,
     model: str,
     adapter: str | None,
+    skills: str | None,
     dtype: DTypeName,
     rows: int,
     host: str,
@@ -59,7 +60,7 @@ def serve_replicas(
         import torch
 
         torch.set_num_threads(threads)
-        lm = load(model, adapter=adapter, dtype=dtype, max_rows=rows, progress=False)
+        lm = load(model, adapter=adapter, skills=skills, dtype=dtype, max_rows=rows, progress=False)
         app = create_app(lm, settings, replica=serve.get_replica_context().replica_tag)
         app.state.log = ExitStack()  # as long as the replica lives
         app.state.log.enter_context(log_to_stderr(quiet=quiet))

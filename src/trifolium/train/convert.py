@@ -58,7 +58,7 @@ def fresh_adapter(checkpoint: Checkpoint, model: Transformer, recipe: Recipe) ->
 
 def convert_base(base: str, recipe: Recipe, path: Path) -> AdapterConfig:
     """Write a fresh adapter for `base` to `path`. Raises what opening the base raises; TrainingError on a full disk."""
-    checkpoint = open_checkpoint(base)
+    checkpoint = open_checkpoint(base, skills="auto")
     model = load_for_training(checkpoint)
     adapter = fresh_adapter(checkpoint, model, recipe)
     _save(path, adapter)
@@ -116,7 +116,7 @@ def train_recipe(
     recipe_path = Path(recipe_path)
     recipe = Recipe.load(recipe_path)
     folder = Path(out) if out is not None else recipe_path.parent / recipe.out
-    checkpoint = open_checkpoint(recipe.base)
+    checkpoint = open_checkpoint(recipe.base, skills=recipe.skills_path(recipe_path.parent))
     data = load_data(recipe.data, recipe_path.parent, checkpoint, recipe.max_length)
     model = load_for_training(checkpoint)
     if start_from is None:

@@ -91,7 +91,7 @@ def train_full(
     folder = out if out is not None else recipe_path.parent / recipe.out
     if (folder / MODEL).exists():
         return {}
-    checkpoint = open_checkpoint(recipe.base)
+    checkpoint = open_checkpoint(recipe.base, skills="auto")
     config = clover_config(checkpoint.config, recipe, recipe.base)
     data: TrainingData = load_data(recipe.data, recipe_path.parent, checkpoint, recipe.max_length)
     model = load_clover(checkpoint, config)

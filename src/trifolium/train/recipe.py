@@ -88,6 +88,7 @@ class Diffuse(Pretrain):
 class Recipe(Schedule):
     """A recipe file (TOML) of an adapter. Paths are relative to the recipe's folder.
 
+    skills: a file that is merged into the base's weights, "none", or "auto": those that the shelf gives the base.
     steps: optimiser steps in all. tokens_per_batch: padded clean tokens of a step. views: noisy copies of a step's
     blocks, each of `rows_per_token` noisy rows a clean position; the clean stream runs once for all of them.
     learning rate: linear warm-up, constant, then linear decay to a tenth over the last `decay` part of the steps.
@@ -97,6 +98,7 @@ class Recipe(Schedule):
     """
 
     base: str = "smollm2-135m"
+    skills: str = "auto"
     data: tuple[str, ...] = Field(min_length=1)
     out: str = "runs/adapter"
     max_length: int = Field(256, gt=8)
@@ -115,6 +117,12 @@ class Recipe(Schedule):
     shortlist: int = Field(8192, gt=0)
     negatives: int = Field(1024, ge=0)
     products: Literal["auto", "float32", "bfloat16"] = "auto"
+
+    def skills_path(self, folder: Path) -> Path | Literal["auto"] | None:
+        """What `open_checkpoint` takes for `skills`, by the recipe's folder."""
+        if self.skills == "auto":
+            return "auto"
+        return None if self.skills == "none" else folder / self.skills
 
     @property
     def product_dtype(self) -> torch.dtype:
