@@ -1,4 +1,4 @@
-"""`trifolium train`: train an adapter or a whole model by recipe, with progress, metrics and exact resuming."""
+"""`trifolium train`: train an adapter, skills or a whole model by recipe, with progress, metrics and exact resuming."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app = typer.Typer(add_completion=False)
 def train(
     recipe: Path = typer.Argument(None, metavar="RECIPE.toml", help="The recipe; paths in it are relative to it."),
     out: Path = typer.Option(None, help="Folder of the run (the recipe's own by default)."),
-    start_from: Path = typer.Option(None, help="Adapter to start from, with a fresh optimiser."),
+    start_from: Path = typer.Option(None, help="Adapter (or skills) to start from, with a fresh optimiser."),
     stop_at: int = typer.Option(None, min=1, help="Stop after this step; a later run goes on from there."),
     compile_layers: bool = typer.Option(
         False, "--compile/--no-compile", help="Compile the layers: faster after a minute or two; needs a C++ compiler."
@@ -25,7 +25,8 @@ def train(
     """Train what a recipe describes. Ctrl-C is safe: the run goes on from its last checkpoint.
 
     A recipe with `kind = "full"` trains every weight of a hybrid model and leaves a checkpoint folder; it also runs on
-    many processes (torchrun --nproc-per-node N -m trifolium train RECIPE.toml). Others train an adapter.
+    many processes (torchrun --nproc-per-node N -m trifolium train RECIPE.toml). One with `kind = "skills"` trains
+    low-rank deltas of the base's own weights, which `--skills` merges into them. Others train an adapter.
 
     Leaves adapter.safetensors, metrics.jsonl and curves.png in the run's folder. `plain_loss` is the loss of the
     block's rows alone, `loss` with the chain over them; `held_out` tells how many drafts of a block would be accepted.
@@ -35,10 +36,12 @@ def train(
 
     if help_recipe:
         from ..train.full import Full
+        from ..train.recipe import Skills
 
         _print_recipe(Recipe)
-        typer.echo("")
-        _print_recipe(Full)
+        for other in (Full, Skills):
+            typer.echo("")
+            _print_recipe(other)
         return
     if recipe is None:
         raise UsageError("name a recipe (trifolium train RECIPE.toml), or make one with trifolium convert")
@@ -48,6 +51,7 @@ def train(
     from ..train.convert import train_recipe
     from ..train.full import train_full
     from ..train.loop import Progress as Step
+    from ..train.skills import train_skills
     from ..train.world import World
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -60,11 +64,23 @@ def train(
             text = f"loss {r['loss']:.3f}  {r['step_seconds']:.1f} s a step"
             if "accepted" in r.get("held_out", {}):
                 bar.print(f"step {step.step}: held-out drafts accepted {r['held_out']['accepted']:.3f} of a block")
+            if "chat" in r.get("held_out", {}).get("skills", {}):
+                chat = r["held_out"]["skills"]["chat"]
+                bar.print(
+                    f"step {step.step}: held-out loss {r['held_out']['loss']:.3f}, chat drifted by KL {chat['kl']:.4f}"
+                )
             bar.update(task, completed=step.step, total=step.steps, description=text)
 
-        if _kind(recipe) == "full":
+        kind = _kind(recipe)
+        if kind == "skills":
+            record = train_skills(
+                recipe, out=out, start_from=start_from, on_step=on_step, stop_at=stop_at, compile_layers=compile_layers
+            )
+        elif kind == "full":
             if start_from is not None or compile_layers:
-                raise UsageError("--start-from and --compile are for adapters; a full recipe starts from its base")
+                raise UsageError(
+                    "--start-from and --compile are for adapters and skills; a full recipe starts from its base"
+                )
             record = train_full(recipe, out=out, on_step=on_step, stop_at=stop_at)
         else:
             record = train_recipe(

@@ -42,30 +42,39 @@ def is_held_out(user_text: str) -> bool:
     return int(hashlib.sha256(user_text.encode()).hexdigest(), 16) % HELD_OUT_EVERY == 0
 
 
+def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """(where it stands, the JSON value) of every line of a file, which may be gzipped; None for what is no JSON.
+
+    Raises NotFoundError.
+    """
+    if not path.is_file():
+        raise NotFoundError(f"training data {path} is no file")
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield f"{path}:{number}", json.loads(line)
+            except (ValueError, RecursionError):
+                yield f"{path}:{number}", None
+
+
 def read_corpus(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """The conversations of all files, in order. Raises NotFoundError or CorruptFileError that names file and line."""
     for path in paths:
-        if not path.is_file():
-            raise NotFoundError(f"training data {path} is no file")
-        opener = gzip.open if path.suffix == ".gz" else open
-        with opener(path, "rt", encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    item = json.loads(line)
-                    roles = [message["role"] for message in item["messages"]]
-                    texts = all(isinstance(message["content"], str) for message in item["messages"])
-                except (ValueError, KeyError, TypeError):
-                    texts = False
-                if not texts:
-                    raise CorruptFileError(
-                        f"{path}:{number}: not a conversation (a JSON object with `messages`, each of them with a "
-                        "`role` and a text as `content`)"
-                    )
-                if roles[-1:] != ["assistant"] or "user" not in roles:
-                    raise CorruptFileError(
-                        f"{path}:{number}: the messages must hold a user turn and end with the answer"
-                    )
-                yield item
+        for where, item in read_lines(path):
+            try:
+                roles = [message["role"] for message in item["messages"]]
+                texts = all(isinstance(message["content"], str) for message in item["messages"])
+            except (KeyError, TypeError):
+                texts = False
+            if not texts:
+                raise CorruptFileError(
+                    f"{where}: not a conversation (a JSON object with `messages`, each of them with a "
+                    "`role` and a text as `content`)"
+                )
+            if roles[-1:] != ["assistant"] or "user" not in roles:
+                raise CorruptFileError(f"{where}: the messages must hold a user turn and end with the answer")
+            yield item
 
 
 def encode_corpus(
@@ -99,14 +108,15 @@ class Batch:
     length: NDArray[np.int64]
 
 
-class BatchPlan:
-    """Which conversations form the batch of every step: a pure function of seed and step, so resuming needs no state.
+class LengthPlan:
+    """Which sequences form the batch of every step: a pure function of seed and step, so resuming needs no state.
 
-    Every epoch shuffles, groups by padded length, and fills batches of about `tokens_per_batch` padded tokens.
+    Every epoch shuffles, groups by padded length (whole buckets), and fills batches of about `tokens_per_batch` padded
+    tokens.
     """
 
-    def __init__(self, conversations: Sequence[Conversation], tokens_per_batch: int, seed: int) -> None:
-        self.conversations = conversations
+    def __init__(self, lengths: Sequence[int], tokens_per_batch: int, *seed: int, bucket: int = LENGTH_BUCKET) -> None:
+        self.padded = [-(-length // bucket) * bucket for length in lengths]
         self.tokens_per_batch = tokens_per_batch
         self.seed = seed
         self._epoch = -1
@@ -114,11 +124,11 @@ class BatchPlan:
         self._epochs: list[int] = []
 
     def _plan(self, epoch: int) -> list[list[int]]:
-        rng = np.random.default_rng((self.seed, epoch))
+        rng = np.random.default_rng((*self.seed, epoch))
         groups: dict[int, list[int]] = {}
         batches = []
-        for index in rng.permutation(len(self.conversations)):
-            padded = -(-len(self.conversations[index].tokens) // LENGTH_BUCKET) * LENGTH_BUCKET
+        for index in rng.permutation(len(self.padded)):
+            padded = self.padded[index]
             group = groups.setdefault(padded, [])
             group.append(int(index))
             if len(group) >= max(1, self.tokens_per_batch // padded):
@@ -126,8 +136,8 @@ class BatchPlan:
         batches += groups.values()  # the epoch's remainders, smaller than the rest
         return [batches[i] for i in rng.permutation(len(batches))]
 
-    def batch(self, step: int) -> Batch:
-        """The batch of `step` (0-based)."""
+    def batch(self, step: int) -> list[int]:
+        """Indices of the sequences in the batch of `step` (0-based)."""
         epoch = 0
         while True:
             if epoch == len(self._epochs):
@@ -138,7 +148,19 @@ class BatchPlan:
             epoch += 1
         if epoch != self._epoch:
             self._batches, self._epoch = self._plan(epoch), epoch
-        return collate([self.conversations[i] for i in self._batches[step]])
+        return self._batches[step]
+
+
+class BatchPlan:
+    """The batch of conversations of every step, see LengthPlan."""
+
+    def __init__(self, conversations: Sequence[Conversation], tokens_per_batch: int, seed: int) -> None:
+        self.conversations = conversations
+        self._plan = LengthPlan([len(c.tokens) for c in conversations], tokens_per_batch, seed)
+
+    def batch(self, step: int) -> Batch:
+        """The batch of `step` (0-based)."""
+        return collate([self.conversations[i] for i in self._plan.batch(step)])
 
 
 def collate(conversations: Sequence[Conversation]) -> Batch:

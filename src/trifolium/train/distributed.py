@@ -33,7 +33,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
 from ..errors import CorruptFileError, TrainingError
 from ..model.transformer import Transformer
-from .checkpointing import MOMENTS, training_tensors
+from .checkpointing import MOMENTS, FileStore, training_tensors
 from .world import World
 
 _PROGRESS = "progress.json"
@@ -53,6 +53,21 @@ def shard(model: Transformer, world: World) -> None:
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
     for method in ("commit_stream", "preview_stream", "vocabulary_logits"):
         register_fsdp_forward_method(model, method)
+
+
+class LeadersFile(FileStore):
+    """A file of what every process holds as a whole: the leader writes it, all of them read it."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        super().__init__(folder)
+        self.world = world
+
+    def save(self, module: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
+        """See CheckpointStore; all processes call it together."""
+        if self.world.leads:
+            super().save(module, optimizer, progress)
+        if self.world.size > 1:
+            dist.barrier()
 
 
 class ShardedStore:

@@ -72,3 +72,39 @@ class Shortlist:
         random = torch.randint(self.vocab_size, (self.negatives,), generator=generator)
         ids = torch.unique(torch.cat((self.frequent, targets_N, random)))
         return ids, torch.searchsorted(ids, targets_N)
+
+
+class _FrozenHeadDivergence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, teacher: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        loss = hidden.new_zeros(())
+        agrees = torch.empty(len(hidden), dtype=torch.bool, device=hidden.device)
+        grad = torch.empty_like(hidden)
+        for start in range(0, len(hidden), CHUNK):
+            part = slice(start, start + CHUNK)
+            q = (hidden[part].detach() @ head.T).log_softmax(-1)
+            p = (teacher[part] @ head.T).log_softmax(-1)
+            agrees[part] = p.argmax(-1) == q.argmax(-1)
+            w = weights[part, None]
+            likely = p.exp()
+            loss += ((p - q) * likely * w).sum()
+            grad[part] = ((q.exp_() - likely) * w) @ head
+        ctx.save_for_backward(grad)
+        ctx.mark_non_differentiable(agrees)
+        return loss, agrees
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (grad,) = ctx.saved_tensors
+        return grad * grads[0], None, None, None
+
+
+def frozen_head_divergence(
+    hidden_ND: Tensor, head_VD: Tensor, teacher_ND: Tensor, weights_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """sum_n w_n KL(softmax(t_n head^T) || softmax(h_n head^T)) in nats, and whether both rank one token first [N].
+
+    Gradients flow to `hidden_ND` only; as in `frozen_head_cross_entropy`, logits live CHUNK rows at a time.
+    """
+    loss, agrees = _FrozenHeadDivergence.apply(hidden_ND, head_VD, teacher_ND, weights_N)  # type: ignore[no-untyped-call]
+    return loss, agrees

@@ -85,7 +85,23 @@ class Diffuse(Pretrain):
     frozen: tuple[str, ...] = ()
 
 
-class Recipe(Schedule):
+class Products(Frozen):
+    """products: how matrix products of the layers are computed; auto takes bfloat16 where the CPU multiplies it in
+    hardware, else float32. What is trained is float32.
+    """
+
+    products: Literal["auto", "float32", "bfloat16"] = "auto"
+
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """The dtype that `products` stands for on this machine."""
+        if self.products == "auto":
+            fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+            return torch.bfloat16 if fast else torch.float32
+        return torch.bfloat16 if self.products == "bfloat16" else torch.float32
+
+
+class Recipe(Schedule, Products):
     """A recipe file (TOML) of an adapter. Paths are relative to the recipe's folder.
 
     skills: a file that is merged into the base's weights, "none", or "auto": those that the shelf gives the base.
@@ -116,7 +132,6 @@ class Recipe(Schedule):
     plain_weight: float = Field(0.5, ge=0)
     shortlist: int = Field(8192, gt=0)
     negatives: int = Field(1024, ge=0)
-    products: Literal["auto", "float32", "bfloat16"] = "auto"
 
     def skills_path(self, folder: Path) -> Path | Literal["auto"] | None:
         """What `open_checkpoint` takes for `skills`, by the recipe's folder."""
@@ -124,10 +139,37 @@ class Recipe(Schedule):
             return "auto"
         return None if self.skills == "none" else folder / self.skills
 
-    @property
-    def product_dtype(self) -> torch.dtype:
-        """The dtype that `products` stands for on this machine."""
-        if self.products == "auto":
-            fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-            return torch.bfloat16 if fast else torch.float32
-        return torch.bfloat16 if self.products == "bfloat16" else torch.float32
+
+class DataShare(Frozen):
+    """One file of conversations, and its share of the padded tokens and of the loss.
+
+    teacher: learn the plain base's own distributions on the answers of this file, not their tokens: what it is good at
+    stays as it was. It costs a pass of the plain base over this share.
+    """
+
+    file: str
+    share: float = Field(gt=0)
+    teacher: bool = False
+
+
+class Skills(Schedule, Products):
+    """A recipe file (TOML) of skills: low-rank deltas of a base's own weights; `kind = "skills"`. Paths are relative.
+
+    data: files of whole conversations with their shares ([[data]] tables: file, share, teacher; see DataShare). All
+    assistant turns are learned. max_length: longer conversations are left out. rank, alpha: of each delta. weights:
+    ends of the names of the layers' products that get one; all of them where it is empty. Embeddings and norms never
+    train.
+    tokens_per_batch: padded tokens of a step, in `parts` batches one after another, each of one length and one file.
+    held_out: how many held-out conversations of each skill an evaluation reads.
+    """
+
+    kind: Literal["skills"]
+    base: str = "smollm2-135m"
+    data: tuple[DataShare, ...] = Field(min_length=1)
+    out: str = "runs/skills"
+    max_length: int = Field(1024, gt=8)
+    rank: int = Field(32, gt=0)
+    alpha: float = Field(32.0, gt=0)
+    weights: tuple[str, ...] = ()
+    parts: int = Field(4, gt=0)
+    held_out: int = Field(16, gt=0)
