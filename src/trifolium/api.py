@@ -30,7 +30,7 @@ from .errors import ConfigError, PromptError, TensorMismatchError
 from .model import Adapter, Transformer
 from .model.experts import Experts
 from .model.linear import Linear
-from .text import ChatTemplate, Tokenizer, encode_chat
+from .text import ChatTemplate, ReasoningSplitter, Tokenizer, encode_chat
 
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Messages | Sequence[int]
@@ -103,6 +103,10 @@ class LM:
     def is_thinking(self, prompt: Sequence[int]) -> bool:
         """Whether a prompt ends inside a <think> block, so that the answer begins there."""
         return self.thinks and self.tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")
+
+    def splitter(self, prompt: Sequence[int]) -> ReasoningSplitter:
+        """What tells reasoning from content in an answer to this prompt."""
+        return ReasoningSplitter(self.is_thinking(prompt), knows=self.thinks)
 
     def submit(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Handle:
         """Queue a prompt in the engine. `options`: the fields of SamplingParams and DecodeConfig, and one of `schema`

@@ -67,6 +67,10 @@ class QuestionError(UsageError):
         super().__init__(message)
         self.where = where
 
+    def under(self, *place: str | int) -> QuestionError:
+        """The same fault, told by someone who knows that its place lies under this one."""
+        return QuestionError(str(self), (*place, *self.where))
+
 
 class TemplateError(UsageError):
     """A chat template is broken, hostile, or refuses the messages."""

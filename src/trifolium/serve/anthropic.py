@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ..constrain import Constraint
 from ..engine import CanvasEvent, Result, TextEvent
-from ..text import ReasoningSplitter
 from .conversation import TextPart, template_variables, text_of
 from .errors import ApiError, Unsupported
 from .fields import MOST_STOPS, Body, Several, Stop, TrifoliumOptions, Wish, refuse
@@ -106,12 +105,12 @@ class CountBody(Body):
             raise ApiError(400, "the final assistant message must not end with white space", param="messages")
         return messages, begun
 
-    def variables(self) -> dict[str, Any]:
-        """Further variables of the chat template."""
+    def variables(self, constrained: bool) -> dict[str, Any]:
+        """Further variables of the chat template; `constrained`: the answer follows a constraint."""
         if self.thinking is not None:
             return {"enable_thinking": self.thinking.type != "disabled"}
         effort = None if self.output_config is None else self.output_config.effort
-        return template_variables(None, effort, self.constraint()[0] is not None)
+        return template_variables(None, effort, constrained)
 
     def constraint(self) -> tuple[Constraint | None, str]:
         """What the answer must be, and the field that says so. Raises ApiError."""
@@ -154,14 +153,16 @@ class MessagesBody(CountBody):
 async def create(request: Request, body: MessagesBody) -> Response:
     """Answer a conversation, at once or as a stream of events."""
     service, path = service_of(request), request.url.path
-    worker = await service.models.get(body.model)
-    prompt = await _prompt(service, worker, body)
-    begun = await service.start(worker, prompt, body.wish())
+    wish, worker = body.wish(), await service.models.get(body.model)
+    messages, begun_with = body.conversation()
+    variables = body.variables(wish.constraint is not None)
+    prompt = await _prompt(service, worker, messages, begun_with, variables)
+    begun = await service.start(worker, prompt, wish)
     message = Message(f"msg_{request.state.request_id}", worker, prompt)
     if body.stream:
         return stream(message.events(service, begun, drafts=body.trifolium.drafts), path, begun)
     results = await service.finish(request, begun)
-    service.note("message", body.conversation()[0], results)
+    service.note("message", messages, results)
     return JSONResponse(message.whole(results[0]))
 
 
@@ -170,12 +171,15 @@ async def count(request: Request, body: CountBody) -> dict[str, int]:
     """How many tokens a conversation has, as the model reads it."""
     service = service_of(request)
     worker = await service.models.get(body.model)
-    return {"input_tokens": len(await _prompt(service, worker, body))}
+    constrained = body.constraint()[0] is not None
+    return {"input_tokens": len(await _prompt(service, worker, *body.conversation(), body.variables(constrained)))}
 
 
-async def _prompt(service: Service, worker: Worker, body: CountBody) -> list[int]:
-    messages, begun = body.conversation()
-    prompt = await service.encode(worker, messages, template=body.variables())
+async def _prompt(
+    service: Service, worker: Worker, messages: list[dict[str, Any]], begun: str, variables: dict[str, Any]
+) -> list[int]:
+    """Token ids of messages and of the answer's beginning."""
+    prompt = await service.encode(worker, messages, template=variables)
     if begun:
         worker.lm.check_size(len(begun))
         prompt += await service.off_loop(worker.lm.tokenizer.encode, begun, special=False)
@@ -199,15 +203,15 @@ class Message:
         self._id = id
         self._model = worker.lm.name
         self._prompt = len(prompt)
-        self._splitter = ReasoningSplitter(worker.lm.is_thinking(prompt)) if worker.lm.thinks else None
+        self._splitter = worker.lm.splitter(prompt)
 
     def whole(self, result: Result) -> dict[str, Any]:
         """The response to a request without `stream`."""
-        first, rest = self._split(result.text), self._rest()
+        thinking, text = self._splitter.split(result.text)
         content: list[dict[str, Any]] = []
-        if thinking := first[0] + rest[0]:
+        if thinking:
             content.append({"type": "thinking", "thinking": thinking, "signature": ""})
-        if text := first[1] + rest[1]:
+        if text:
             content.append({"type": "text", "text": text, "citations": None})
         return {**self._head(), "content": content, **_stop(result), "usage": _usage(result)}
 
@@ -220,24 +224,18 @@ class Message:
         blocks = Blocks()
         async for index, event in service.events(answers):
             if isinstance(event, TextEvent):
-                for one in blocks.add(*self._split(event.text)):
+                for one in blocks.add(*self._splitter.push(event.text)):
                     yield one
             elif isinstance(event, CanvasEvent) and drafts:
                 yield _event("trifolium_canvas", canvas=canvas_of(event, self._id, index).model_dump())
             elif (result := finished(event)) is not None:
-                for one in (*blocks.add(*self._rest()), *blocks.end()):
+                for one in (*blocks.add(*self._splitter.finish()), *blocks.end()):
                     yield one
                 yield _event("message_delta", delta=_stop(result), usage=_usage(result))
         yield _event("message_stop")
 
     def _head(self) -> dict[str, Any]:
         return {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
-
-    def _split(self, text: str) -> tuple[str, str]:
-        return ("", text) if self._splitter is None else self._splitter.push(text)
-
-    def _rest(self) -> tuple[str, str]:
-        return ("", "") if self._splitter is None else self._splitter.finish()
 
 
 class Blocks:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from ..config import MAX_LOGPROBS
 from ..engine import CanvasEvent, Result, TextEvent, TokenLogprob
-from ..text import ReasoningSplitter, Tokenizer
+from ..text import Tokenizer
 from .conversation import ChatMessage, for_template, template_variables
 from .errors import ApiError, Unsupported
 from .fields import MOST_KEYS, MOST_PARTS, SampledBody, Several, StreamOptions, Wish, at_most, refuse, shown
@@ -131,8 +131,8 @@ class ChatAnswers:
         self._model = worker.lm.name
         self._tokenizer = worker.lm.tokenizer
         self._logprobs = logprobs
-        thinking = worker.lm.is_thinking(prompt)
-        self._splitters = [ReasoningSplitter(thinking) if worker.lm.thinks else None for _ in range(count)]
+        self._thinks = worker.lm.thinks
+        self._splitters = [worker.lm.splitter(prompt) for _ in range(count)]
         self._thoughts = [""] * count
 
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class ChatAnswers:
             yield self._chunk(index, {"role": "assistant", "content": ""})
         async for index, event in service.events(answers):
             if isinstance(event, TextEvent):
-                if (delta := _delta(*self._split(index, event.text))) or event.logprobs:
+                if (delta := _delta(*self._heard(index, self._splitters[index].push(event.text)))) or event.logprobs:
                     yield self._chunk(index, delta, event.logprobs)
             elif isinstance(event, CanvasEvent) and drafts:
                 # No choices, as in the chunk that brings the usage: clients pass over what they don't know.
@@ -163,7 +163,7 @@ class ChatAnswers:
                 yield sse({**self._head("chat.completion.chunk"), "choices": [], "trifolium": canvas})
             elif (result := finished(event)) is not None:
                 results[index] = result
-                if delta := _delta(*self._split(index, None)):
+                if delta := _delta(*self._heard(index, self._splitters[index].finish())):
                     yield self._chunk(index, delta)
                 yield self._chunk(index, {}, reason=result.finish_reason)
         ordered = [results[i] for i in sorted(results)]
@@ -175,10 +175,9 @@ class ChatAnswers:
     def _choices(self, results: Sequence[Result]) -> list[dict[str, Any]]:
         choices = []
         for index, result in enumerate(results):
-            first, rest = self._split(index, result.text), self._split(index, None)
-            reasoning, content = first[0] + rest[0], first[1] + rest[1]
+            reasoning, content = self._heard(index, self._splitters[index].split(result.text))
             message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-            if self._splitters[index] is not None:
+            if self._thinks:
                 message["reasoning_content"] = reasoning
             choices.append(
                 {
@@ -190,13 +189,10 @@ class ChatAnswers:
             )
         return choices
 
-    def _split(self, index: int, text: str | None) -> tuple[str, str]:
-        """(reasoning, content) of a text that comes next, or of what was held back at the end (None)."""
-        if (splitter := self._splitters[index]) is None:
-            return "", text or ""
-        reasoning, content = splitter.finish() if text is None else splitter.push(text)
-        self._thoughts[index] += reasoning
-        return reasoning, content
+    def _heard(self, index: int, said: tuple[str, str]) -> tuple[str, str]:
+        """(reasoning, content) of an answer, or of the next part of it; its reasoning is kept, to be counted."""
+        self._thoughts[index] += said[0]
+        return said
 
     def _usage(self, results: Sequence[Result]) -> dict[str, Any]:
         """Reasoning is counted as the tokens that its text would be cut into."""

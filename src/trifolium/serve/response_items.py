@@ -25,11 +25,11 @@ class Item(BaseModel):
     id: str | None = None
 
 
-def messages_of(items: str | Sequence[Item], instructions: str | None) -> list[dict[str, Any]]:
-    """Messages for the chat template, without instructions if there are none. Raises ApiError or Unsupported."""
-    messages = [{"role": "system", "content": instructions}] if instructions else []
+def messages_of(items: str | Sequence[Item]) -> list[dict[str, Any]]:
+    """Messages for the chat template. Raises ApiError or Unsupported."""
     if isinstance(items, str):
-        return [*messages, {"role": "user", "content": items}]
+        return [{"role": "user", "content": items}]
+    messages = []
     for place, item in enumerate(items):
         field = f"input.{place}"
         if item.type == "reasoning":

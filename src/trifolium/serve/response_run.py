@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from ..engine import CanvasEvent, Result, TextEvent, TokenLogprob
-from ..text import ReasoningSplitter, Tokenizer
+from ..text import Tokenizer
 from .chat import token_of
 from .errors import api_error_of
 from .service import Service, finished
@@ -31,7 +31,7 @@ class Run:
     ) -> None:
         self.stored = stored
         self._response = stored.response
-        self._splitter = ReasoningSplitter(worker.lm.is_thinking(prompt)) if worker.lm.thinks else None
+        self._splitter = worker.lm.splitter(prompt)
         self._tokenizer = worker.lm.tokenizer
         self._drafts = drafts
         self._logprobs = logprobs
@@ -48,7 +48,7 @@ class Run:
             yield self._event("response.in_progress", response=self._snapshot())
             async for _, event in service.events(answers):
                 if isinstance(event, TextEvent):
-                    for one in self._add(*self._split(event.text), event.logprobs):
+                    for one in self._add(*self._splitter.push(event.text), event.logprobs):
                         yield one
                 elif isinstance(event, CanvasEvent) and self._drafts:
                     canvas = canvas_of(event, self._response["id"], 0).model_dump()
@@ -65,9 +65,6 @@ class Run:
             if self._response["status"] == "in_progress":  # whoever was listening left
                 self._response["status"] = "cancelled"
             self.stored.over.set()
-
-    def _split(self, text: str) -> tuple[str, str]:
-        return ("", text) if self._splitter is None else self._splitter.push(text)
 
     def _add(self, reasoning: str, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Iterator[Event]:
         """Events for these pieces of the answer."""
@@ -100,8 +97,7 @@ class Run:
         yield self._event("response.output_item.done", output_index=item.index, item=item.shown())
 
     def _finish(self, result: Result) -> Iterator[Event]:
-        if self._splitter is not None:
-            yield from self._add(*self._splitter.finish())
+        yield from self._add(*self._splitter.finish())
         if not self._output or self._output[-1]["type"] != "message":
             yield from self._grow("message", "", ())
         cut = result.finish_reason == "length"

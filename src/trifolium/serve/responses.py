@@ -171,7 +171,7 @@ async def create(request: Request, body: ResponsesBody) -> Response:
     before: list[dict[str, Any]] = []
     if body.previous_response_id is not None:
         before = _finished(service, body.previous_response_id).conversation
-    fresh = messages_of(body.input, None)
+    fresh = messages_of(body.input)
     if not before and not fresh:
         raise ApiError(400, "the input has no messages", param="input")
     instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []

@@ -85,8 +85,3 @@ class Store:
         """Forget a response, and end it if it runs. Raises ApiError 404."""
         self.get(id).cancel()
         del self._kept[id]
-
-    def close(self) -> None:
-        """End everything that runs."""
-        for stored in self._kept.values():
-            stored.cancel()
