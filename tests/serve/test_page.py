@@ -144,6 +144,39 @@ def test_reload_keeps_the_chat_and_tabs_have_their_own(page, context, nano_serve
     expect(page.locator("#empty")).to_be_visible()
 
 
+def test_unfinished_answers_stay_in_their_chat(page, nano_server):
+    writing = page.locator(".streaming > span").first
+    ask(page, "Count.", 4000)
+    expect(writing).not_to_be_empty()
+    page.get_by_role("button", name="Settings").click()
+    page.keyboard.press("Escape")  # is the dialog's
+    expect(page.locator("#settings")).to_be_hidden()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    page.reload()  # keeps what had come
+    expect(page.locator(".stats")).to_contain_text("broken off")
+    assert answers(page)[0].strip()
+    ask(page, "Count.", 4000)
+    expect(writing).not_to_be_empty()
+    page.get_by_role("button", name="New", exact=True).click()
+    nano_server.wait_until_idle()
+    expect(page.locator("#empty")).to_be_visible()
+    expect(page.locator(".message")).to_have_count(0)
+    ask(page, QUESTION, 8)
+    expect(page.locator(".stats")).to_have_count(1)
+
+
+def test_stores_that_hold_anything_are_survived(page):
+    keep = "text => sessionStorage.setItem('trifolium.chat', text)"
+    page.evaluate(keep, "{bad")
+    page.reload()
+    expect(page.locator("#empty")).to_be_visible()
+    page.evaluate(keep, '[{"role": "user", "content": "Left alone."}]')
+    page.reload()
+    limit(page, 8)
+    page.get_by_role("button", name="Answer", exact=True).click()
+    expect(page.locator(".stats")).to_have_count(1)
+
+
 def test_keys_are_enough(page):
     message = page.get_by_label("Message", exact=True)
     expect(message).to_be_focused()
@@ -170,6 +203,18 @@ def test_listeners_hear_only_what_is_final(page):
     ask(page, QUESTION, 60)
     page.locator("#messages .canvas").wait_for(state="attached")
     assert page.locator("#messages .canvas").get_attribute("aria-hidden") == "true"
+    expect(page.locator(".stats")).to_be_visible()
+    page.evaluate(
+        """() => new MutationObserver(changes => {
+            window.heard = (window.heard || '') + changes.flatMap(c => [...c.addedNodes])
+                .filter(node => !(node.nodeType === 1 ? node : node.parentElement)?.closest('[aria-live=off]'))
+                .map(node => node.textContent).join('');
+        }).observe(document.querySelector('#messages'), {childList: true, subtree: true})"""
+    )
+    ask(page, "Something else", 8)
+    expect(page.locator(".stats")).to_have_count(2)
+    heard = page.evaluate("window.heard")
+    assert "Something else" in heard and QUESTION not in heard  # a turn does not say the earlier ones again
     for control in page.locator("button:visible, textarea:visible, input:visible, select:visible").all():
         name = control.evaluate("e => e.ariaLabel || e.innerText || (e.labels && e.labels[0]?.innerText) || ''")
         assert name.strip(), control.evaluate("e => e.outerHTML")

@@ -39,9 +39,17 @@ export async function models(key) {
   return (await response.json()).data.map((model) => model.id);
 }
 
+/** Let the server read a prompt, so that whoever comes next finds it read. */
+export async function warm(body, key, signal) {
+  const short = { ...body, stream: false, max_completion_tokens: 1 };
+  delete short.stream_options;
+  const options = { method: "POST", headers: headers(key), body: JSON.stringify(short), signal };
+  await (await reach("/v1/chat/completions", options)).json();
+}
+
 /** The body of a request. */
 export function bodyOf(settings, messages, mode) {
-  const trifolium = { mode, drafts: settings.drafts };
+  const trifolium = { mode, drafts: settings.drafts, free_rows: settings.free_rows };
   if (mode === "verified") trifolium.draft_source = settings.draft_source;
   if (mode === "diffusion") {
     trifolium.policy = settings.policy;

@@ -5,6 +5,15 @@ import { AnswerView, figure, make } from "./render.js";
 
 const STORE = "trifolium.chat";
 
+function stored() {
+  try {
+    const messages = JSON.parse(sessionStorage.getItem(STORE) || "[]");
+    return Array.isArray(messages) ? messages : [];
+  } catch {
+    return [];
+  }
+}
+
 export class Chat {
   constructor(root, settings) {
     this.settings = settings;
@@ -13,14 +22,17 @@ export class Chat {
     this.prompt = root.querySelector("#prompt");
     this.send = root.querySelector("#send");
     this.stop = root.querySelector("#stop");
-    this.messages = JSON.parse(sessionStorage.getItem(STORE) || "[]");
+    this.messages = stored();
     root.querySelector("#composer").addEventListener("submit", (event) => {
       event.preventDefault();
       this.ask(this.prompt.value);
     });
     this.stop.addEventListener("click", () => this.abort());
     for (const idea of root.querySelectorAll(".idea")) idea.addEventListener("click", () => this.ask(idea.textContent));
+    addEventListener("pagehide", () => this.partial && this.keep());
     this.draw();
+    // A reload came before the first word: the question still wants its answer.
+    if (this.messages.at(-1)?.role === "user") this.tell(new Error("This has no answer yet."), "Answer");
   }
 
   get busy() {
@@ -33,6 +45,7 @@ export class Chat {
 
   clear() {
     this.abort();
+    this.settle(); // what the old answer still brings belongs to nobody
     this.messages = [];
     this.keep();
     this.draw();
@@ -41,17 +54,22 @@ export class Chat {
 
   async ask(text) {
     if (this.busy || !text.trim()) return;
-    this.messages.push({ role: "user", content: text });
+    const message = { role: "user", content: text };
+    this.messages.push(message);
     this.prompt.value = "";
     this.prompt.dispatchEvent(new Event("input"));
     this.keep();
-    this.draw();
+    // Only what is new is added: whoever listens would hear the whole conversation again.
+    this.empty.hidden = true;
+    for (const old of this.list.querySelectorAll(".again, .problem")) old.remove();
+    this.list.append(this.drawn(message, true));
     await this.reply();
   }
 
   /** Answer the conversation as it stands. */
   async reply() {
-    this.running = new AbortController();
+    const running = new AbortController();
+    this.running = running;
     this.send.hidden = true;
     this.stop.hidden = false;
     const view = new AnswerView();
@@ -60,12 +78,13 @@ export class Chat {
     this.list.append(place);
     this.follow(true);
     const message = { role: "assistant", content: "" };
+    this.partial = () => ({ ...message, content: view.text, reasoning: view.reasoning, reason: "broken" });
     const started = performance.now();
     let failed = null;
     try {
       const history = this.messages.map(({ role, content }) => ({ role, content }));
       const body = bodyOf(this.settings.value, history, this.settings.value.mode);
-      for await (const event of answer(body, this.settings.key, this.running.signal)) {
+      for await (const event of answer(body, this.settings.key, running.signal)) {
         const near = this.near();
         if (event.text || event.reasoning) message.first ??= performance.now() - started;
         if (event.text) view.addText(event.text);
@@ -77,23 +96,34 @@ export class Chat {
       }
     } catch (error) {
       if (error.name === "AbortError") message.reason = "stopped";
-      else failed = error;
+      else [failed, message.reason] = [error, "broken"];
     }
+    if (this.running !== running) return; // another chat was begun meanwhile
     message.content = view.text;
     message.reasoning = view.reasoning;
-    if (view.text || view.reasoning || !failed) this.messages.push(message);
-    this.running = null;
-    this.send.hidden = false;
-    this.stop.hidden = true;
+    const kept = view.text || view.reasoning || !failed;
+    if (kept) this.messages.push(message);
+    this.settle();
     this.keep();
-    this.draw();
+    place.setAttribute("aria-live", "off"); // its words were heard; now they only get their form
+    if (kept) {
+      view.finish();
+      place.append(this.stats(message, true));
+    } else place.remove();
     if (failed) this.tell(failed);
     this.follow(true);
     this.prompt.focus();
   }
 
-  tell(error) {
-    const retry = make("button", "", "Try again");
+  /** No answer is being written any more. */
+  settle() {
+    this.running = this.partial = null;
+    this.send.hidden = false;
+    this.stop.hidden = true;
+  }
+
+  tell(error, label = "Try again") {
+    const retry = make("button", "", label);
     retry.type = "button";
     const box = make("div", "problem", error.message, retry);
     box.setAttribute("role", "alert");
@@ -136,15 +166,20 @@ export class Chat {
     if (message.first) say(`first after ${figure(message.first / 1000)} s`);
     if (message.reason === "length") say("cut at the longest length");
     if (message.reason === "stopped") say("stopped");
+    if (message.reason === "broken") say("broken off");
     const copy = make("button", "quiet", "Copy");
     copy.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(message.content);
-      copy.textContent = "Copied";
+      try {
+        await navigator.clipboard.writeText(message.content); // only there over https and on this machine
+        copy.textContent = "Copied";
+      } catch {
+        copy.textContent = "The browser forbids it";
+      }
       setTimeout(() => { copy.textContent = "Copy"; }, 1500);
     });
     line.append(copy);
     if (last) {
-      const again = make("button", "quiet", "Again");
+      const again = make("button", "quiet again", "Again");
       again.addEventListener("click", () => {
         if (this.busy) return;
         this.messages.pop();
@@ -165,7 +200,10 @@ export class Chat {
     if (always || this.near()) scrollTo(0, document.documentElement.scrollHeight);
   }
 
+  /** Into the tab's store, with as much of an answer as has come. */
   keep() {
-    sessionStorage.setItem(STORE, JSON.stringify(this.messages));
+    const partial = this.partial?.();
+    const begun = partial && (partial.content || partial.reasoning);
+    sessionStorage.setItem(STORE, JSON.stringify(begun ? [...this.messages, partial] : this.messages));
   }
 }

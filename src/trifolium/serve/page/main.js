@@ -44,7 +44,7 @@ for (const box of document.querySelectorAll(".composer textarea")) {
 }
 
 addEventListener("keydown", (event) => {
-  if (event.key === "Escape") {
+  if (event.key === "Escape" && !find("dialog[open]")) {
     chat.abort();
     race.abort();
   }

@@ -2,7 +2,7 @@
 
 const DEFAULTS = {
   model: "", mode: "verified", temperature: 0, seed: null, max_tokens: 512, block_size: null,
-  draft_source: "both", policy: "threshold", threshold: 0.9, drafts: true, system: "",
+  draft_source: "both", policy: "threshold", threshold: 0.9, drafts: true, free_rows: true, system: "",
 };
 const STORE = "trifolium.settings";
 const KEY = "trifolium.key";
