@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
 import trifolium
 from running_server import RunningServer, running
+from trifolium.serve.site import HEADERS, PAGE
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="there is no Chromium here")
@@ -283,3 +284,56 @@ def test_the_page_is_kept_to_itself(page):
     policy = response.headers["content-security-policy"]
     assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy
     assert response.headers["x-content-type-options"] == "nosniff"
+
+
+def test_markup_of_a_model_stays_text(page):
+    """The model has to say it: the page's own request goes on to the server with a constraint added."""
+    attack = "<img src=x onerror=\"document.title='taken'\"> [text](javascript:alert(1))"
+
+    def constrain(route: Route) -> None:
+        route.continue_(post_data={**route.request.post_data_json, "guided_choice": [attack]})
+
+    page.route("**/v1/chat/completions", constrain)
+    ask(page, QUESTION, 120)
+    expect(page.locator(".stats")).to_be_visible()
+    assert answers(page) == [attack]
+    assert page.locator("#messages img, #messages a").count() == 0
+    page.reload()
+    assert answers(page) == [attack]
+    assert page.title() == "Trifolium"
+
+
+def test_diffusion_shows_what_is_masked(page):
+    states: set[str] = set()
+    page.expose_function("saw", lambda kind: states.add(kind))
+    page.evaluate(
+        """() => new MutationObserver(() => {
+            for (const cell of document.querySelectorAll('#messages .cell')) saw(cell.className);
+        }).observe(document.querySelector('#messages'), {childList: true, subtree: true})"""
+    )
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Mode").select_option("diffusion")
+    page.get_by_role("button", name="Done").click()
+    ask(page, QUESTION)
+    expect(page.locator(".stats")).to_contain_text("diffusion")
+    assert {"cell masked", "cell proposed"} <= states
+
+
+def test_systems_with_their_own_colours_still_show_the_cells(page):
+    page.emulate_media(forced_colors="active")
+    looks = page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll('.legend .cell')].map(cell => {
+            const style = getComputedStyle(cell);
+            return [cell.className, `${style.borderTopStyle} ${style.borderBottomStyle}`];
+        }))"""
+    )
+    assert looks["cell masked"] == "solid solid"
+    assert len(set(looks.values())) == 4, looks
+
+
+def test_every_file_of_the_page_is_kept_to_itself(nano_server):
+    for path in ["/", *(f"/page/{file.name}" for file in PAGE.iterdir())]:
+        response = nano_server.client.get(path)
+        assert response.status_code == 200
+        assert response.headers["content-security-policy"] == HEADERS["Content-Security-Policy"], path
+        assert response.headers["x-content-type-options"] == "nosniff", path
