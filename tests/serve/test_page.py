@@ -71,6 +71,8 @@ def ask(page: Page, text: str, max_tokens: int = 24) -> None:
 
 
 def limit(page: Page, max_tokens: int) -> None:
+    if page.locator("[name=max_tokens]").input_value() == str(max_tokens):
+        return
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Longest answer, tokens").fill(str(max_tokens))
     page.get_by_role("button", name="Done").click()
@@ -168,6 +170,10 @@ def test_unfinished_answers_stay_in_their_chat(page, nano_server):
 
 def test_stores_that_hold_anything_are_survived(page):
     keep = "text => sessionStorage.setItem('trifolium.chat', text)"
+    page.evaluate("localStorage.setItem('trifolium.settings', JSON.stringify({gone: 1, mode: 'ar'}))")  # an older page's
+    page.evaluate(keep, "[null, 1, {}]")
+    page.reload()
+    expect(page.locator("#empty")).to_be_visible()
     page.evaluate(keep, "{bad")
     page.reload()
     expect(page.locator("#empty")).to_be_visible()
@@ -247,7 +253,7 @@ def test_markup_stays_text(page):
     attack = "<img src=x onerror=\"document.title='taken'\"> **<script>document.title='taken'</script>**"
     ask(page, attack)
     expect(page.locator(".stats")).to_be_visible()
-    assert page.locator(".message.user").inner_text() == attack
+    assert page.locator(".message.user .body").inner_text() == attack
     made = page.evaluate(
         """async text => {
             const { formatted } = await import('/page/render.js');
@@ -312,7 +318,7 @@ def test_diffusion_shows_what_is_masked(page):
         }).observe(document.querySelector('#messages'), {childList: true, subtree: true})"""
     )
     page.get_by_role("button", name="Settings").click()
-    page.get_by_label("Mode").select_option("diffusion")
+    page.locator("select[name=mode]").select_option("diffusion")
     page.get_by_role("button", name="Done").click()
     ask(page, QUESTION)
     expect(page.locator(".stats")).to_contain_text("diffusion")
@@ -337,3 +343,32 @@ def test_every_file_of_the_page_is_kept_to_itself(nano_server):
         assert response.status_code == 200
         assert response.headers["content-security-policy"] == HEADERS["Content-Security-Policy"], path
         assert response.headers["x-content-type-options"] == "nosniff", path
+
+
+def test_earlier_messages_can_be_sent_again_otherwise(page):
+    for count, asked in enumerate(("One", "Two", "Three"), start=1):
+        ask(page, asked, 8)
+        expect(page.locator(".stats")).to_have_count(count)
+    first = answers(page)[0]
+    message = page.get_by_label("Message", exact=True)
+    said = page.locator(".message.user .body")
+    edit = page.get_by_role("button", name="Edit").nth(1)
+    edit.focus()
+    page.keyboard.press("Enter")
+    expect(message).to_be_focused()
+    expect(message).to_have_value("Two")
+    expect(page.locator("#revising")).to_contain_text("replaces")
+    expect(page.locator(".message.going")).to_have_count(4)
+    page.keyboard.press("Escape")  # leaves everything as it was
+    expect(page.locator(".message.going")).to_have_count(0)
+    expect(message).to_have_value("")
+    expect(said).to_have_text(["One", "Two", "Three"])
+    edit.click()
+    message.fill("Another")
+    with page.expect_request("**/v1/chat/completions") as sent:
+        page.keyboard.press("Enter")
+    body = sent.value.post_data_json
+    assert body is not None and [turn["content"] for turn in body["messages"]] == ["One", first, "Another"]
+    expect(page.locator(".stats")).to_have_count(2)
+    page.reload()
+    expect(said).to_have_text(["One", "Another"])
