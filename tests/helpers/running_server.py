@@ -127,7 +127,10 @@ def raw_post(server: RunningServer, body: Any, path: str = "/v1/chat/completions
     """A connection on which a request was sent, and nothing read yet."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    connection = socket.socket()
+    connection.settimeout(60)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # what isn't read stays with the server
+    connection.connect(("127.0.0.1", server.port))
     connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
     return connection
 

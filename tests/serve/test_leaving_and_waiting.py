@@ -56,6 +56,7 @@ def test_leaving_at_once_frees_the_engine(server):
         connection = raw_post(server, {**ENDLESS, "stream": i % 2 == 0})
         time.sleep(0.001 * (i % 5))
         connection.close()
+    time.sleep(0.3)  # all of them have been seen by then
     assert is_freed_soon(server)
 
 
@@ -74,6 +75,8 @@ def test_a_slow_reader_loses_no_text_and_gets_the_latest_canvas(folder, lm):
     """The answer is finished long before it is read; canvases that nobody saw are skipped."""
     asked = {**ENDLESS, "max_tokens": 300, "stream": True, "trifolium": {"drafts": True}}
     with running(folder, send_buffer=8192) as server, raw_post(server, asked) as connection:
+        while server.engine()["passes"] < 100:
+            time.sleep(0.02)
         server.wait_until_idle(60)
         reader = connection.makefile("r", encoding="utf-8", newline="\n")
         lines = [line.strip() for line in reader]

@@ -188,7 +188,7 @@ def test_fields_that_change_nothing(client):
     ("asked", "field"),
     [
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "poem"}}, "response_format"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "content"),
         ({"messages": [{"role": "tool", "content": "4", "tool_call_id": "1"}]}, "messages.0"),
         ({"top_logprobs": 2}, "top_logprobs"),

@@ -190,7 +190,7 @@ def test_streams_of_background_responses_follow_them(client, lm):
     "change, field",
     [
         ({"tools": [{"type": "function", "name": "f", "parameters": {}}]}, "tools"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": {"format": {"type": "poem"}}}, "text.format.type"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input.0"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input.0.content"),

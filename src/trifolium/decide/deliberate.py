@@ -58,7 +58,7 @@ def deliberate(writer: Writer, inquiry: Inquiry, temperatures: Temperatures) -> 
             sheet = writer.sheet(group.questions)
             found = yield from search(group, state, sheet, heat)
             weights, unseen = found.weights, found.unseen
-            read += len(sheet.tokens) + (0 if requests else len(state))
+            read += len(sheet.tokens) + (0 if read else len(state))
         found_assignments, probabilities = ranked(weights)
         answer = JointAnswer(
             group.questions, found_assignments, probabilities, unseen, group.top, group.given, group.orders

@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
 from ..api import LM
-from . import anthropic, chat, completions, fill, operations, responses
+from . import anthropic, chat, completions, decisions, fill, operations, responses
 from .errors import ApiError, api_error_of
 from .limits import Gate
 from .metrics import Metrics
@@ -23,7 +23,7 @@ from .service import Service
 from .settings import ServeSettings
 from .site import add_page
 
-ROUTERS = (chat.router, completions.router, responses.router, anthropic.router, fill.router, operations.router)
+ROUTERS = tuple(protocol.router for protocol in (chat, completions, responses, anthropic, fill, decisions, operations))
 
 
 def create_app(

@@ -58,9 +58,16 @@ class ApiError(Exception):
         message = self.message if self.param is None else f"{self.param}: {self.message}"
         return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(self.status, "api_error"), "message": message}}
 
+    def systemone(self) -> dict[str, Any]:
+        """The body that clients of /v1/systemone read."""
+        where = ["body"] if self.param is None else ["body", self.param]
+        return {"detail": [{"loc": where, "msg": self.message, "type": self.code or "error"}]}
+
     def body(self, path: str) -> dict[str, Any]:
         """The body for a request to `path`."""
-        return self.anthropic() if path.startswith("/v1/messages") else self.openai()
+        if path.startswith("/v1/messages"):
+            return self.anthropic()
+        return self.systemone() if path == "/v1/systemone" else self.openai()
 
 
 def _sayable(text: str) -> str:

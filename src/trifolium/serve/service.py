@@ -11,7 +11,8 @@ from starlette import requests as http
 
 from ..api import Prompt
 from ..config import DecodeConfig, SamplingParams
-from ..engine import Event, FinishedEvent, Request, Result
+from ..decide.deliberate import AT_ONCE
+from ..engine import Event, FinishedEvent, Request, Result, ScoreHandle, ScoreRequest, Scores
 from .errors import ApiError
 from .fields import Wish
 from .log import tell
@@ -91,6 +92,15 @@ class Service:
         if prompts * wish.choices > self.settings.max_choices:
             param = "n" if prompts == 1 else "prompt"
             raise ApiError(400, f"at most {self.settings.max_choices} answers are given at once", param=param)
+
+    async def score(self, worker: Worker, requests: Sequence[ScoreRequest]) -> list[Scores]:
+        """Scores of all requests, a few at a time: each holds a copy of its state. Raises and cancels as `results`."""
+        found: list[Scores] = []
+        for start in range(0, len(requests), AT_ONCE):
+            answers = await worker.submit(requests[start : start + AT_ONCE])
+            await self.results(answers)
+            found += [answer.handle.scores for answer in answers if isinstance(answer.handle, ScoreHandle)]
+        return found
 
     async def results(self, answers: Sequence[Answer]) -> list[Result]:
         """All answers, once they are finished. Cancels them all if one fails or takes too long."""

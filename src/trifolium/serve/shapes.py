@@ -45,6 +45,20 @@ class AnthropicErrorBody(Shape):
     error: AnthropicErrorDetail
 
 
+class Detail(Shape):
+    """A fault, and the way to it through the body."""
+
+    loc: list[str | int]
+    msg: str
+    type: str
+
+
+class SystemOneErrorBody(Shape):
+    """Any request to /v1/systemone that wasn't done."""
+
+    detail: list[Detail]
+
+
 class Passes(Shape):
     """What decoding took. `accepted_drafts` counts by source; `notes` say what was done otherwise than asked."""
 
@@ -352,6 +366,7 @@ def _errors(body: type[Shape]) -> dict[int | str, dict[str, Any]]:
 
 ERRORS = _errors(ErrorBody)
 ANTHROPIC_ERRORS = _errors(AnthropicErrorBody)
+SYSTEMONE_ERRORS = _errors(SystemOneErrorBody)
 
 
 def answers(shape: type[Shape]) -> dict[int | str, dict[str, Any]]:

@@ -15,7 +15,18 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from ..api import LM
-from ..engine import CanvasEvent, Event, FinishedEvent, Handle, Request, Result, Stats, TextEvent
+from ..engine import (
+    CanvasEvent,
+    Event,
+    FinishedEvent,
+    Handle,
+    Request,
+    Result,
+    ScoreHandle,
+    ScoreRequest,
+    Stats,
+    TextEvent,
+)
 from .errors import ApiError, Overloaded
 from .log import NAME
 
@@ -131,7 +142,7 @@ class Worker:
         """Whether the engine's thread runs."""
         return self._thread.is_alive()
 
-    async def submit(self, requests: Sequence[Request]) -> list[Answer]:
+    async def submit(self, requests: Sequence[Request | ScoreRequest]) -> list[Answer]:
         """Queue requests, all or none. Raises Overloaded, PromptError or UsageError."""
         if self._closing:
             raise stopping()
@@ -197,7 +208,7 @@ class Worker:
         """Give out what passes brought, on the event loop."""
         for answer, events, error in news:
             for event in events:
-                if isinstance(event, FinishedEvent):
+                if isinstance(event, FinishedEvent) and not isinstance(answer.handle, ScoreHandle):
                     self._count(event.result)
             if answer.over:  # it was ended from here, and its reader told
                 continue
@@ -238,9 +249,10 @@ class Worker:
                 return
             command()
 
-    def _add(self, request: Request, answer: Answer) -> None:
+    def _add(self, request: Request | ScoreRequest, answer: Answer) -> None:
+        engine = self.lm.engine
         try:
-            answer.handle = self.lm.engine.add(request)
+            answer.handle = engine.score(request) if isinstance(request, ScoreRequest) else engine.add(request)
         except Exception as error:
             self._tell(lambda error=error: self._settle([(answer, (), error)]))  # type: ignore[misc]
             return
