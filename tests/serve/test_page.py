@@ -358,6 +358,7 @@ def test_earlier_messages_can_be_sent_again_otherwise(page):
     expect(message).to_be_focused()
     expect(message).to_have_value("Two")
     expect(page.locator("#revising")).to_contain_text("replaces")
+    expect(page.locator("#revising")).to_be_in_viewport()
     expect(page.locator(".message.going")).to_have_count(4)
     page.keyboard.press("Escape")  # leaves everything as it was
     expect(page.locator(".message.going")).to_have_count(0)
