@@ -9,6 +9,7 @@ import anthropic
 import httpx
 import pytest
 
+from running_server import running
 from trifolium.serve.anthropic import Blocks
 
 GREEDY = {"temperature": 0}  # the API has it, the client no longer names it
@@ -140,7 +141,7 @@ def test_what_cannot_be_done_is_said_in_the_apis_shape(server, change, field):
     assert answer.status_code == 400
     told = answer.json()
     assert told["type"] == "error" and told["error"]["type"] == "invalid_request_error"
-    assert field in told["error"]["message"]
+    assert field in told["error"]["message"] and told["request_id"] == answer.headers["request-id"]
 
 
 def test_errors_become_the_clients_exceptions(client):
@@ -148,6 +149,33 @@ def test_errors_become_the_clients_exceptions(client):
         client.messages.create(model="claude", max_tokens=4, messages=HELLO)
     with pytest.raises(anthropic.BadRequestError):
         client.messages.create(model="tiny", max_tokens=4, messages=[{"role": "user", "content": ""}] * 0)
+
+
+def test_what_goes_wrong_in_a_stream_is_its_last_event(folder):
+    with running(folder, timeout=0.4) as server, anthropic.Anthropic(base_url=server.url, api_key="any") as client:
+        long = {"type": "json_schema", "schema": {"type": "string", "minLength": 7000}}
+        text = ""
+        with (
+            pytest.raises(anthropic.APIStatusError, match="longer than the server allows") as caught,
+            client.messages.stream(
+                model="tiny", max_tokens=8000, messages=HELLO, extra_body={**GREEDY, "output_format": long}
+            ) as stream,
+        ):
+            for piece in stream.text_stream:
+                text += piece
+        told = caught.value.body
+        assert text and told["error"]["type"] == "timeout_error"
+        assert told["request_id"] == caught.value.response.headers["request-id"]
+
+
+def test_async_client_counts_and_creates(server, lm):
+    async def ask() -> tuple[int, str]:
+        async with anthropic.AsyncAnthropic(base_url=server.url, api_key="any", max_retries=0) as client:
+            counted = await client.messages.count_tokens(model="tiny", messages=HELLO)
+            made = await client.messages.create(model="tiny", max_tokens=8, messages=HELLO, extra_body=GREEDY)
+            return counted.input_tokens, made.content[0].text
+
+    assert asyncio.run(ask()) == (len(lm.encode(HELLO)), lm.generate(HELLO, max_tokens=8).text)
 
 
 def test_thinking_comes_in_a_block_of_its_own():

@@ -78,6 +78,7 @@ def test_responses_have_reasoning_items(thinking):
     made = httpx.post(f"{thinking.url}/v1/responses", json=body).json()
     assert [item["type"] for item in made["output"]] == ["reasoning", "message"]
     assert made["output"][0]["content"][0]["text"] and made["output"][1]["content"][0]["text"] == ""
+    assert 0 < made["usage"]["output_tokens_details"]["reasoning_tokens"] <= made["usage"]["output_tokens"] == 12
     with httpx.stream("POST", f"{thinking.url}/v1/responses", json={**body, "stream": True}) as stream:
         events = [json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: ")]
     told = "".join(event["delta"] for event in events if event["type"] == "response.reasoning_text.delta")

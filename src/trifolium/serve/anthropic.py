@@ -152,7 +152,7 @@ class MessagesBody(CountBody):
 @router.post("/v1/messages", response_model=None, responses=answers(AnthropicMessage))
 async def create(request: Request, body: MessagesBody) -> Response:
     """Answer a conversation, at once or as a stream of events."""
-    service, path = service_of(request), request.url.path
+    service = service_of(request)
     wish, worker = body.wish(), await service.models.get(body.model)
     messages, begun_with = body.conversation()
     variables = body.variables(wish.constraint is not None)
@@ -160,7 +160,7 @@ async def create(request: Request, body: MessagesBody) -> Response:
     begun = await service.start(worker, prompt, wish)
     message = Message(f"msg_{request.state.request_id}", worker, prompt)
     if body.stream:
-        return stream(message.events(service, begun, drafts=body.trifolium.drafts), path, begun)
+        return stream(message.events(service, begun, drafts=body.trifolium.drafts), request, begun)
     results = await service.finish(request, begun)
     service.note("message", messages, results)
     return JSONResponse(message.whole(results[0]))

@@ -105,7 +105,7 @@ class ChatBody(SampledBody):
 @router.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion))
 async def complete_chat(request: Request, body: ChatBody) -> Response:
     """Answer a conversation, at once or as a stream of chunks."""
-    service, path = service_of(request), request.url.path
+    service = service_of(request)
     wish = body.checked_wish()
     worker = await service.models.get(body.model)
     messages = for_template(body.messages)
@@ -116,7 +116,7 @@ async def complete_chat(request: Request, body: ChatBody) -> Response:
     note = partial(service.note, "chat", messages)
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return stream(chat.chunks(service, running, note, drafts=wish.options.drafts, usage=usage), path, running)
+        return stream(chat.chunks(service, running, note, drafts=wish.options.drafts, usage=usage), request, running)
     results = await service.finish(request, running)
     note(results)
     return JSONResponse(chat.whole(results))

@@ -73,7 +73,7 @@ class CompletionBody(SampledBody):
 @router.post("/v1/completions", response_model=None, responses=answers(TextCompletion))
 async def complete(request: Request, body: CompletionBody) -> Response:
     """Go on with one or more texts, at once or as a stream of chunks."""
-    service, path = service_of(request), request.url.path
+    service = service_of(request)
     wish = body.checked_wish()
     worker = await service.models.get(body.model)
     service.check_count(len(body.prompts), wish)  # before each is cut into tokens
@@ -86,7 +86,9 @@ async def complete(request: Request, body: CompletionBody) -> Response:
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
         return stream(
-            texts.chunks(service, running, prompt_tokens, note, drafts=wish.options.drafts, usage=usage), path, running
+            texts.chunks(service, running, prompt_tokens, note, drafts=wish.options.drafts, usage=usage),
+            request,
+            running,
         )
     results = await service.finish(request, running)
     note(results)

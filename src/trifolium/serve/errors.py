@@ -53,20 +53,21 @@ class ApiError(Exception):
             kind = {401: "authentication_error", 429: "rate_limit_error"}[self.status]
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def anthropic(self) -> dict[str, Any]:
+    def anthropic(self, request_id: str) -> dict[str, Any]:
         """The body that Anthropic's clients read."""
         message = self.message if self.param is None else f"{self.param}: {self.message}"
-        return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(self.status, "api_error"), "message": message}}
+        told = {"type": _ANTHROPIC_TYPES.get(self.status, "api_error"), "message": message}
+        return {"type": "error", "error": told, "request_id": request_id}
 
     def systemone(self) -> dict[str, Any]:
         """The body that clients of /v1/systemone read."""
         where = ["body"] if self.param is None else ["body", self.param]
         return {"detail": [{"loc": where, "msg": self.message, "type": self.code or "error"}]}
 
-    def body(self, path: str) -> dict[str, Any]:
-        """The body for a request to `path`."""
+    def body(self, path: str, request_id: str) -> dict[str, Any]:
+        """The body for a request to `path`. Not every API repeats the id there; all have it in a header."""
         if path.startswith("/v1/messages"):
-            return self.anthropic()
+            return self.anthropic(request_id)
         return self.systemone() if path == "/v1/systemone" else self.openai()
 
 

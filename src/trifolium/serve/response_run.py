@@ -58,11 +58,13 @@ class Run:
                         yield one
         except Exception as error:
             self.error = error
+            self._break_off()
             told = api_error_of(error)
             self._response |= {"status": "failed", "error": {"code": "server_error", "message": told.message}}
             yield self._event("response.failed", response=self._snapshot())
         finally:
             if self._response["status"] == "in_progress":  # whoever was listening left
+                self._break_off()
                 self._response["status"] = "cancelled"
             self.stored.over.set()
 
@@ -96,6 +98,12 @@ class Run:
         yield self._event("response.content_part.done", **item.place(), part=item.part_shown())
         yield self._event("response.output_item.done", output_index=item.index, item=item.shown())
 
+    def _break_off(self) -> None:
+        """Nothing more comes: an item that is open stays as it is."""
+        if self._open is not None:
+            self._open.item["status"] = "incomplete"
+            self._open = None
+
     def _finish(self, result: Result) -> Iterator[Event]:
         yield from self._add(*self._splitter.finish())
         if not self._output or self._output[-1]["type"] != "message":
@@ -106,11 +114,25 @@ class Run:
             "status": {"stop": "completed", "length": "incomplete"}.get(result.finish_reason, "cancelled"),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "completed_at": time.time(),
-            "usage": _usage(result),
+            "usage": self._usage(result),
         }
+        self.stored.answered = True
         self.stored.conversation.append({"role": "assistant", "content": self._output[-1]["content"][0]["text"]})
         if self._response["status"] != "cancelled":
             yield self._event(f"response.{self._response['status']}", response=self._snapshot())
+
+    def _usage(self, result: Result) -> dict[str, Any]:
+        """Reasoning is counted as its text is cut, which may be finer than the model did it."""
+        thoughts = [item["content"][0]["text"] for item in self._output if item["type"] == "reasoning"]
+        reasoning_tokens = sum(len(self._tokenizer.encode(thought, special=False)) for thought in thoughts)
+        return {
+            "input_tokens": result.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": result.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": result.tokens,
+            "output_tokens_details": {"reasoning_tokens": min(reasoning_tokens, result.tokens)},
+            "total_tokens": result.prompt_tokens + result.tokens,
+            "trifolium": passes_of([result]),
+        }
 
     def _snapshot(self) -> dict[str, Any]:
         """The response as it is now; later changes don't reach it."""
@@ -157,14 +179,3 @@ class _OpenItem:
 def _told(tokenizer: Tokenizer, one: TokenLogprob) -> dict[str, Any]:
     top = [token_of(tokenizer, token, logprob) for token, logprob in one.top]
     return {**token_of(tokenizer, one.token, one.logprob), "top_logprobs": top}
-
-
-def _usage(result: Result) -> dict[str, Any]:
-    return {
-        "input_tokens": result.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": result.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": result.tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": result.prompt_tokens + result.tokens,
-        "trifolium": passes_of([result]),
-    }

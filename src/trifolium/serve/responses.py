@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -165,7 +166,7 @@ class ResponsesBody(Body):
 @router.post("", response_model=None, responses=answers(ResponseObject))
 async def create(request: Request, body: ResponsesBody) -> Response:
     """Answer, at once, as a stream of events, or in the background."""
-    service, path = service_of(request), request.url.path
+    service = service_of(request)
     wish = body.wish()
     worker = await service.models.get(body.model)
     before: list[dict[str, Any]] = []
@@ -179,9 +180,9 @@ async def create(request: Request, body: ResponsesBody) -> Response:
     variables = template_variables(None, effort, wish.constraint is not None)
     prompt = await service.encode(worker, [*instructions, *before, *fresh], template=variables)
     begun = await service.start(worker, prompt, wish)
-    stored = Stored(
-        body.blank(f"resp_{request.state.request_id}", worker.lm.name), as_items(body.input), [*before, *fresh]
-    )
+    # Not the request's id, which a client may choose: twice the same would take another response's place in the store.
+    id = f"resp_{secrets.token_hex(16)}"
+    stored = Stored(body.blank(id, worker.lm.name), as_items(body.input), [*before, *fresh])
     run = Run(stored, worker, prompt, drafts=wish.options.drafts, logprobs=body.logprobs)
     if body.store is not False:
         service.responses.put(stored)
@@ -189,9 +190,9 @@ async def create(request: Request, body: ResponsesBody) -> Response:
     if body.background:
         stored.cancel = begun[0].cancel
         service.keep(stored.record(events))
-        return stream(_told(stored.follow()), path) if body.stream else JSONResponse(stored.response)
+        return stream(_told(stored.follow()), request) if body.stream else JSONResponse(stored.response)
     if body.stream:
-        return stream(_told(events), path, begun)
+        return stream(_told(events), request, begun)
     await until_gone(request, _consumed(events))
     if run.error is not None:
         raise run.error
@@ -200,7 +201,10 @@ async def create(request: Request, body: ResponsesBody) -> Response:
 
 @router.get("/{id}", response_model=None, responses=answers(ResponseObject))
 async def retrieve(
-    request: Request, id: str, stream_: Annotated[bool, Query(alias="stream")] = False, starting_after: int = -1
+    request: Request,
+    id: str,
+    stream_: Annotated[bool, Query(alias="stream")] = False,
+    starting_after: Annotated[int, Query(ge=-1)] = -1,
 ) -> Response:
     """A stored response as it stands; one that runs in the background can be followed as a stream."""
     stored = service_of(request).responses.get(id)
@@ -208,7 +212,7 @@ async def retrieve(
         return JSONResponse(stored.response)
     if not stored.response["background"]:
         raise ApiError(400, "only background responses can be followed", param="stream")
-    return stream(_told(stored.follow(starting_after)), request.url.path)
+    return stream(_told(stored.follow(starting_after)), request)
 
 
 @router.get("/{id}/input_items", response_model=None, responses={200: {"model": InputItems}})
@@ -255,6 +259,8 @@ def _finished(service: Service, id: str) -> Stored:
     stored = service.responses.get(id, "previous_response_id")
     if not stored.over.is_set():
         raise ApiError(400, "the previous response is still being made", param="previous_response_id")
+    if not stored.answered:
+        raise ApiError(400, "the previous response broke off: send its input again", param="previous_response_id")
     return stored
 
 

@@ -43,6 +43,7 @@ class AnthropicErrorBody(Shape):
 
     type: Literal["error"]
     error: AnthropicErrorDetail
+    request_id: str
 
 
 class Detail(Shape):
