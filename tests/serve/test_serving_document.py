@@ -16,7 +16,9 @@ from typing import Any
 
 import httpx
 import jsonschema
+import openai
 import pytest
+from anthropic import Anthropic
 from pydantic import BaseModel
 
 from running_server import RunningServer
@@ -52,9 +54,13 @@ def names(text: str) -> list[str]:
 
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.splitlines()[0])
 def test_python_examples_run(block: str, server: RunningServer) -> None:
+    names: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        exec(compile(block.replace(WRITTEN_URL, server.url), "serving.md", "exec"), {})
+        exec(compile(block.replace(WRITTEN_URL, server.url), "serving.md", "exec"), names)
     assert len(said.getvalue().strip()) > 3
+    for value in names.values():
+        if isinstance(value, openai.OpenAI | Anthropic):
+            value.close()  # a reader's process ends here; ours would leave its sockets to some later test
 
 
 @pytest.mark.skipif(shutil.which("curl") is None and not os.environ.get("CI"), reason="curl isn't installed")
