@@ -31,6 +31,7 @@ from .model import Adapter, Transformer
 from .model.experts import Experts
 from .model.linear import Linear
 from .text import ChatTemplate, ReasoningSplitter, Tokenizer, encode_chat
+from .tools import ToolFormat, ToolUse, Turn, TurnReader, constraint_of, format_of, lay_out, read_tools, read_use
 
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Messages | Sequence[int]
@@ -67,12 +68,18 @@ class LM:
         self._template = ChatTemplate.of(tokenizer)
 
     def encode(
-        self, prompt: Prompt, *, system: str | None = None, template: Mapping[str, Any] | None = None
+        self,
+        prompt: Prompt,
+        *,
+        system: str | None = None,
+        tools: Sequence[Any] = (),
+        template: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a prompt; text and messages go through the chat template, with `template`'s further variables.
 
-        Raises PromptError if it is empty, or too long to be worth cutting into tokens, and TemplateError for messages
-        that the template refuses.
+        `tools`: what the model may call, in OpenAI's shape or as Tools. Messages may have `tool_calls`, and the role
+        `tool`. Raises PromptError if the prompt is empty, or too long to be worth cutting into tokens, TemplateError
+        for messages that the template refuses, and ToolError for broken tools and calls.
         """
         if isinstance(prompt, str):
             if not prompt.strip():
@@ -87,7 +94,11 @@ class LM:
             messages = [{"role": "system", "content": system}, *messages]
         contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
         self.check_size(sum(len(content) for content in contents if isinstance(content, str)))
-        return encode_chat(self.tokenizer, self._template, messages, **(template or {}))
+        known = read_tools(tools)
+        if known or any(isinstance(m, Mapping) and (m.get("tool_calls") or m.get("role") == "tool") for m in messages):
+            messages = [*lay_out(self.tokenizer.chat_template, self.tool_format, messages, known)]
+        told = [tool.as_openai() for tool in known] or None
+        return encode_chat(self.tokenizer, self._template, messages, tools=told, **(template or {}))
 
     def check_size(self, characters: int) -> None:
         """Raises PromptError for a text that no tokenizer could fit into the context: that takes no time to see."""
@@ -104,9 +115,42 @@ class LM:
         """Whether a prompt ends inside a <think> block, so that the answer begins there."""
         return self.thinks and self.tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")
 
-    def splitter(self, prompt: Sequence[int]) -> ReasoningSplitter:
-        """What tells reasoning from content in an answer to this prompt."""
-        return ReasoningSplitter(self.is_thinking(prompt), knows=self.thinks)
+    @cached_property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes tool calls."""
+        return format_of(self.tokenizer.chat_template)
+
+    def reader(self, prompt: Sequence[int], use: ToolUse | None = None) -> TurnReader:
+        """What tells reasoning, content and calls apart in an answer to this prompt."""
+        splitter = ReasoningSplitter(self.is_thinking(prompt), knows=self.thinks)
+        return TurnReader(splitter, None if use is None else self.tool_format, () if use is None else use.tools)
+
+    def constraint(self, prompt: Sequence[int], use: ToolUse, content: Constraint | None = None) -> Constraint:
+        """What an answer to this prompt may be, calls included; `content`: the schema of one without calls."""
+        return constraint_of(self.tool_format, use, content=content, thinking=self.is_thinking(prompt))
+
+    def chat(
+        self,
+        messages: Prompt,
+        *,
+        tools: Sequence[Any] = (),
+        tool_choice: Any = None,
+        parallel_tool_calls: bool = True,
+        system: str | None = None,
+        template: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Turn:
+        """Answer a conversation, with calls of `tools` where the model wants some; every call is valid by its schema.
+
+        `tools`, `tool_choice`, `parallel_tool_calls`: in OpenAI's shapes. `template`: further variables of the chat
+        template. Options and errors as in `submit`, and ToolError.
+        """
+        use = read_use(tools, tool_choice, parallel_tool_calls)
+        prompt = self.encode(messages, system=system, tools=() if use is None else use.tools, template=template)
+        if use is not None:
+            content, options = take_constraint(options)
+            options["constraint"] = self.constraint(prompt, use, content)
+        return self.reader(prompt, use).turn(self.generate(prompt, **options))
 
     def submit(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Handle:
         """Queue a prompt in the engine. `options`: the fields of SamplingParams and DecodeConfig, and one of `schema`

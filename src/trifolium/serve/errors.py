@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import NotFoundError, TrifoliumError, UsageError
+from ..errors import NotFoundError, ToolError, TrifoliumError, UsageError
 from .log import NAME
 
 log = logging.getLogger(NAME)
@@ -100,6 +100,8 @@ def api_error_of(error: BaseException) -> ApiError:
     """Any exception, as a client may see it: nothing of the server's own files or code."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, ToolError):
+        return ApiError(400, str(error), param=".".join(map(str, error.where)) or "tools", code="invalid_tool")
     if isinstance(error, UsageError):
         return ApiError(400, str(error))
     if isinstance(error, NotFoundError):

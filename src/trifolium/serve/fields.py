@@ -88,7 +88,7 @@ class Wish:
     """How a client wants its answers, whatever API it speaks. `seed` None: a fresh one. `choices`: how many answers.
 
     `sampling`: options of SamplingParams. Choice i is sampled with seed + i. `constraint`: what the answers must be, as
-    `constrained_by`, a field of the request, says.
+    `constrained_by`, a field of the request, says; `thoughtful`: it lets them begin with thoughts.
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -100,6 +100,7 @@ class Wish:
     choices: int = 1
     constraint: Constraint | None = None
     constrained_by: str = ""
+    thoughtful: bool = False
     options: TrifoliumOptions = field(default_factory=TrifoliumOptions)
 
 

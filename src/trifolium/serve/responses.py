@@ -13,6 +13,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from ..config import MAX_LOGPROBS
+from ..tools import MAX_TOOLS
+from .calls import described, use_of
 from .conversation import template_variables
 from .errors import ApiError
 from .fields import Body, Several, TrifoliumOptions, Wish, at_most, refuse
@@ -27,8 +29,7 @@ from .structure import of_format
 router = APIRouter(prefix="/v1/responses", responses=ERRORS)
 
 NOT_YET = {
-    "tools": "tool calls are not there yet",
-    "max_tool_calls": "tool calls are not there yet",
+    "max_tool_calls": "the server calls nothing itself: parallel_tool_calls false asks for one call",
     "prompt": "there are no stored prompts: send the text",
     "conversation": "there are no stored conversations: go on from a response with previous_response_id",
     "moderation": "the server judges nothing",
@@ -82,17 +83,17 @@ class ResponsesBody(Body):
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    tools: Annotated[Several[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["auto", "none", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     trifolium: TrifoliumOptions = TrifoliumOptions()
     # Refused by name (NOT_YET).
-    tools: list[Any] | None = None
     max_tool_calls: int | None = None
     prompt: Any = None
     conversation: Any = None
     moderation: Any = None
     image: Any = None
     # Ignored.
-    tool_choice: Any = None
-    parallel_tool_calls: Any = None
     user: Any = None
     service_tier: Any = None
     safety_identifier: Any = None
@@ -147,15 +148,15 @@ class ResponsesBody(Body):
             "metadata": self.metadata or {},
             "model": model,
             "output": [],
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
             "previous_response_id": self.previous_response_id,
             "reasoning": {"effort": self.reasoning.effort if self.reasoning else None, "summary": None},
             "service_tier": "default",
             "store": self.store is not False,
             "temperature": 1.0 if self.temperature is None else self.temperature,
             "text": {"format": self.format or {"type": "text"}},
-            "tool_choice": "auto",
-            "tools": [],
+            "tool_choice": self.tool_choice or "auto",
+            "tools": self.tools or [],
             "top_logprobs": self.top_logprobs or 0,
             "top_p": 1.0 if self.top_p is None else self.top_p,
             "truncation": self.truncation or "disabled",
@@ -177,13 +178,14 @@ async def create(request: Request, body: ResponsesBody) -> Response:
         raise ApiError(400, "the input has no messages", param="input")
     instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
     effort = body.reasoning.effort if body.reasoning else None
+    use = use_of(body.tools, body.tool_choice, body.parallel_tool_calls)
     variables = template_variables(None, effort, wish.constraint is not None)
-    prompt = await service.encode(worker, [*instructions, *before, *fresh], template=variables)
-    begun = await service.start(worker, prompt, wish)
+    prompt = await service.encode(worker, [*instructions, *before, *fresh], tools=described(use), template=variables)
+    begun = await service.start(worker, prompt, await service.with_tools(worker, prompt, wish, use))
     # Not the request's id, which a client may choose: twice the same would take another response's place in the store.
     id = f"resp_{secrets.token_hex(16)}"
     stored = Stored(body.blank(id, worker.lm.name), as_items(body.input), [*before, *fresh])
-    run = Run(stored, worker, prompt, drafts=wish.options.drafts, logprobs=body.logprobs)
+    run = Run(stored, worker, worker.lm.reader(prompt, use), drafts=wish.options.drafts, logprobs=body.logprobs)
     if body.store is not False:
         service.responses.put(stored)
     events = run.events(service, begun)
