@@ -20,7 +20,7 @@ import torch
 from . import dtypes
 from .checkpoint import Checkpoint, Shelf, check_base, load_adapter, open_checkpoint
 from .checkpoint.prepared import PreparedWeights, Products
-from .config import DecodeConfig, ModelConfig, SamplingParams
+from .config import REPEATS, DecodeConfig, ModelConfig, SamplingParams
 from .constrain import Constraint, grammar, json_schema, regex
 from .decide import Decisions, Deliberation, Group, Inquiry, Question, Temperatures, Writer, decide, deliberate, text_of
 from .decide.calibration import CalibrationFile
@@ -129,53 +129,62 @@ class LM:
         """What an answer to this prompt may be, calls included; `content`: the schema of one without calls."""
         return constraint_of(self.tool_format, use, content=content, thinking=self.is_thinking(prompt))
 
-    def chat(
+    def request(
         self,
-        messages: Prompt,
+        prompt: Prompt,
         *,
+        system: str | None = None,
         tools: Sequence[Any] = (),
         tool_choice: Any = None,
         parallel_tool_calls: bool = True,
-        system: str | None = None,
         template: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Turn:
-        """Answer a conversation, with calls of `tools` where the model wants some; every call is valid by its schema.
-
-        `tools`, `tool_choice`, `parallel_tool_calls`: in OpenAI's shapes. `template`: further variables of the chat
-        template. Options and errors as in `submit`, and ToolError.
-        """
+    ) -> tuple[Request, ToolUse | None]:
+        """What the engine is asked for by `submit`'s arguments, and what the answer may call."""
         use = read_use(tools, tool_choice, parallel_tool_calls)
-        prompt = self.encode(messages, system=system, tools=() if use is None else use.tools, template=template)
+        constraint, options = take_constraint(options)
         if use is not None:
-            content, options = take_constraint(options)
-            options["constraint"] = self.constraint(prompt, use, content)
-        return self.reader(prompt, use).turn(self.generate(prompt, **options))
+            options = {"repeats": REPEATS, **options}
+        sampling, decode = split_options(options)
+        ids = self.encode(prompt, system=system, tools=() if use is None else use.tools, template=template)
+        if use is not None:
+            constraint = self.constraint(ids, use, constraint)
+        return Request(ids, sampling, decode, constraint, self.is_thinking(ids)), use
 
-    def submit(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Handle:
+    def submit(self, prompt: Prompt, **options: Any) -> Handle:
         """Queue a prompt in the engine. `options`: the fields of SamplingParams and DecodeConfig, and one of `schema`
-        (a JSON Schema as an object or text, or a pydantic model class), `regex`, `grammar` (text) and `constraint`.
+        (a JSON Schema as an object or text, or a pydantic model class), `regex`, `grammar` (text) and `constraint`;
+        `system`, a message before the others; `tools`, `tool_choice` and `parallel_tool_calls` in OpenAI's shapes;
+        `template`, further variables of the chat template.
 
         Raises ConfigError for an unknown or bad option, PromptError for an empty or overlong prompt, ConstraintError
-        for a constraint that can't be used.
+        for a constraint that can't be used, ToolError for broken tools.
         """
-        constraint, options = take_constraint(options)
-        sampling, decode = split_options(options)
-        return self.engine.add(Request(self.encode(prompt, system=system), sampling, decode, constraint))
+        return self.engine.add(self.request(prompt, **options)[0])
 
-    def generate(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Result:
-        """Answer a prompt. Options and errors as in `submit`."""
-        handle = self.submit(prompt, system=system, **options)
+    def generate(self, prompt: Prompt, **options: Any) -> Result:
+        """Answer a prompt. Options and errors as in `submit`; calls are part of the text, as the model writes them."""
+        return self._finish(self.submit(prompt, **options))
+
+    def chat(self, messages: Prompt, **options: Any) -> Turn:
+        """Answer a conversation: what is said, what was thought, and which of the `tools` are to be called.
+
+        Every call is valid by its tool's schema. Options and errors as in `submit`.
+        """
+        request, use = self.request(messages, **options)
+        return self.reader(request.prompt, use).turn(self._finish(self.engine.add(request)))
+
+    def _finish(self, handle: Handle) -> Result:
         while not handle.done:
             self.engine.step()
         return self.named(handle.result)
 
-    def stream(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Iterator[Event]:
+    def stream(self, prompt: Prompt, **options: Any) -> Iterator[Event]:
         """Answer a prompt, and tell of every pass: text as it becomes final, the canvas, and the result at the end.
 
         Options and errors as in `submit`, raised at once. Closing the iterator cancels the answer.
         """
-        return self._follow(self.submit(prompt, system=system, **options))
+        return self._follow(self.submit(prompt, **options))
 
     def _follow(self, handle: Handle) -> Iterator[Event]:
         try:

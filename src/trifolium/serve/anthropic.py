@@ -32,7 +32,7 @@ NOT_YET = {
 
 
 class Thinking(Body):
-    """Whether the model may think first, where its chat template knows how. The budget is not enforced."""
+    """Whether the model may think first, where its chat template knows how, and for how many tokens."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(None, ge=1)
@@ -143,6 +143,14 @@ class MessagesBody(CountBody):
     inference_geo: Any = None
     diagnostics: Any = None
 
+    @property
+    def options(self) -> TrifoliumOptions:
+        """What only this server has, with the budget for thinking."""
+        budget = None if self.thinking is None else self.thinking.budget_tokens
+        if budget is None or self.trifolium.thinking_budget is not None:
+            return self.trifolium
+        return self.trifolium.model_copy(update={"thinking_budget": budget})
+
     def wish(self) -> Wish:
         """How the answer is wanted."""
         given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
@@ -153,7 +161,7 @@ class MessagesBody(CountBody):
             sampling={name: value for name, value in given.items() if value is not None},
             max_tokens=self.max_tokens,
             stop=tuple(self.stop_sequences or ()),
-            options=self.trifolium,
+            options=self.options,
         )
 
 
@@ -277,7 +285,8 @@ class Message:
     def _stop(self, result: Result) -> dict[str, Any]:
         if result.stop is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": result.stop}
-        reason = {"length": "max_tokens", "tool_calls": "tool_use"}.get(self._reader.reason(result), "end_turn")
+        reasons = {"length": "max_tokens", "tool_calls": "tool_use", "repetition": "repetition"}
+        reason = reasons.get(self._reader.reason(result), "end_turn")
         return {"stop_reason": reason, "stop_sequence": None}
 
 

@@ -151,11 +151,11 @@ class Run:
         yield from self._add(self._reader.finish())
         if not self._output or self._output[-1]["type"] == "reasoning":
             yield from self._grow("message", "", ())
-        cut = result.finish_reason == "length"
+        cut = {"length": "max_output_tokens", "repetition": "repetition"}.get(result.finish_reason)
         yield from self._end_item("completed" if result.finish_reason == "stop" else "incomplete")
         self._response |= {
-            "status": {"stop": "completed", "length": "incomplete"}.get(result.finish_reason, "cancelled"),
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "status": "incomplete" if cut else "completed" if result.finish_reason == "stop" else "cancelled",
+            "incomplete_details": {"reason": cut} if cut else None,
             "completed_at": time.time(),
             "usage": self._usage(result),
         }

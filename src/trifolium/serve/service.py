@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from starlette import requests as http
 
 from ..api import Prompt
-from ..config import DecodeConfig, SamplingParams
+from ..config import REPEATS, DecodeConfig, SamplingParams
 from ..decide.deliberate import AT_ONCE
 from ..engine import Event, FinishedEvent, Request, Result, ScoreHandle, ScoreRequest, Scores
 from ..tools import ToolUse
@@ -71,12 +71,19 @@ class Service:
             },
             "request",
         )
+        thinks = any(worker.lm.is_thinking(prompt) for prompt in prompts)
+        if wish.options.repeats is None and (wish.thoughtful or thinks):
+            decode = decode.model_copy(update={"repeats": REPEATS})
         seed = secrets.randbits(63) if wish.seed is None else wish.seed
         sampling = [
             SamplingParams.parse({**wish.sampling, "seed": (seed + i) % 2**64}, "request") for i in range(wish.choices)
         ]
         return await worker.submit(
-            [Request(prompt, choice, decode, wish.constraint) for prompt in prompts for choice in sampling]
+            [
+                Request(prompt, choice, decode, wish.constraint, worker.lm.is_thinking(prompt))
+                for prompt in prompts
+                for choice in sampling
+            ]
         )
 
     async def _check_constraint(self, worker: Worker, prompts: Sequence[Sequence[int]], wish: Wish) -> None:

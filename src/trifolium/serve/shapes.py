@@ -114,7 +114,7 @@ class ChatAnswer(Shape):
     reasoning_content: str | None = None
 
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "repetition", "cancelled"]
 
 
 class CalledFunction(Shape):
@@ -269,7 +269,7 @@ class AnthropicMessage(Shape):
     role: Literal["assistant"]
     model: str
     content: list[MessageBlock]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "repetition"]
     stop_sequence: str | None
     usage: MessageUsage
 

@@ -56,9 +56,17 @@ def _arguments(body: str, values: dict[str, Any]) -> str:
 
     json.loads(body, object_pairs_hook=look)
     written = body[body.find(HEAD) + len(HEAD) : body.rfind("}")].strip()
+    if not twice and HEAD in body and _is(written, values):
+        return written
     try:
-        if not twice and HEAD in body and json.loads(written) == values:
-            return written
         return json.dumps(values, ensure_ascii=False, allow_nan=False)
     except ValueError:
         raise ToolError("the call's arguments can't be told as JSON") from None
+
+
+def _is(written: str, values: dict[str, Any]) -> bool:
+    """Whether a text is the JSON of these arguments."""
+    try:
+        return bool(json.loads(written) == values)
+    except ValueError:
+        return False

@@ -30,7 +30,7 @@ PLAIN = {"type", "properties", "required", "additionalProperties", "$defs", "def
 NOTES = {"type", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>\n(.*?)</function>\s*", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n(.*?)\n</parameter>\n?", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n(.*?)\n</parameter>\n", re.DOTALL)
 
 FORMATS = {
     "date": r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])",

@@ -34,6 +34,12 @@ class Turn:
     finish_reason: str
     result: Result
 
+    def as_dict(self) -> dict[str, object]:
+        """The result's object, with what was said, thought and called."""
+        calls = [{"name": call.name, "arguments": call.values} for call in self.calls]
+        said = {"content": self.content, "reasoning": self.reasoning, "tool_calls": calls}
+        return {**self.result.as_dict(), "finish_reason": self.finish_reason, **said}
+
 
 class TurnReader:
     """Reads one turn, piece by piece.
