@@ -11,6 +11,7 @@ import pytest
 
 from running_server import running
 from trifolium.serve.anthropic import Blocks
+from trifolium.tools import Said
 
 GREEDY = {"temperature": 0}  # the API has it, the client no longer names it
 HELLO = [{"role": "user", "content": "Hello there"}]
@@ -125,12 +126,12 @@ def test_canvases_come_if_they_are_asked_for(server):
 @pytest.mark.parametrize(
     "change, field",
     [
-        ({"tools": [{"name": "f", "input_schema": {}}]}, "tools"),
+        ({"mcp_servers": [{"name": "f"}]}, "mcp_servers"),
         ({"max_tokens": None}, "max_tokens"),
         ({"temperature": 1.5}, "temperature"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "role"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]}, "tool_result"),
+        ({"messages": [{"role": "assistant", "content": [{"type": "tool_result", "content": "x"}]}]}, "tool_result"),
         ({"messages": []}, "messages"),
         ({"nonsense": 1}, "nonsense"),
     ],
@@ -180,7 +181,8 @@ def test_async_client_counts_and_creates(server, lm):
 
 def test_thinking_comes_in_a_block_of_its_own():
     blocks = Blocks()
-    events = b"".join([*blocks.add("hm", ""), *blocks.add(" so", "Yes"), *blocks.add("", "."), *blocks.end()]).decode()
+    parts = [Said("reasoning", "hm"), Said("reasoning", " so"), Said("content", "Yes"), Said("content", ".")]
+    events = b"".join([*blocks.add(parts[:1]), *blocks.add(parts[1:3]), *blocks.add(parts[3:]), *blocks.end()]).decode()
     kinds = [line.removeprefix("event: ") for line in events.splitlines() if line.startswith("event")]
     assert kinds == [
         "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop",

@@ -196,10 +196,10 @@ def test_streams_of_background_responses_follow_them(client, lm):
 @pytest.mark.parametrize(
     "change, field",
     [
-        ({"tools": [{"type": "function", "name": "f", "parameters": {}}]}, "tools"),
+        ({"max_tool_calls": 3}, "max_tool_calls"),
         ({"text": {"format": {"type": "poem"}}}, "text.format.type"),
         ({"conversation": "conv_1"}, "conversation"),
-        ({"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input.0"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input.0"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input.0.content"),
         ({"input": [{"role": "pirate", "content": "x"}]}, "input.0.role"),
         ({"previous_response_id": "resp_x"}, "previous_response_id"),

@@ -303,7 +303,7 @@ def test_broken_messages_are_refused(http: httpx.Client, fields: dict[str, Any])
 
 
 def test_turns_of_a_model_that_knows_nothing(lm: LM) -> None:
-    """Sampled at temperature 1 from random weights: no turn is empty, no call is broken. `bench/structured.py` asks more."""
+    """Sampled from random weights: no turn is empty, no call is broken. `bench/tool_calls.py` asks more."""
     prompt = lm.encode(HELLO, tools=TOOLS)
     handles = []
     for seed in range(240):
