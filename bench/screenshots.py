@@ -8,16 +8,11 @@ Needs Chromium (Debian: chromium) and the `playwright` package; no other browser
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
+from served import served
 
 ROOT = Path(__file__).parent.parent
 WIDE, PHONE, LOW = {"width": 1100, "height": 760}, {"width": 390, "height": 780}, {"width": 1100, "height": 600}
@@ -67,24 +62,6 @@ def main() -> None:
         page.wait_for_timeout(600)
         page.screenshot(path=options.out / "page-race.png")
         browser.close()
-
-
-@contextmanager
-def served(model: str) -> Iterator[str]:
-    """The address of a server that runs meanwhile."""
-    command = [sys.executable, "-m", "trifolium", "serve", "--model", model, "--port", "0"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    assert server.stderr is not None
-    try:
-        for line in server.stderr:
-            if match := re.search(r"http://[\d.]+:\d+", line):
-                yield match[0]
-                return
-        raise SystemExit("the server did not start")
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def opened(browser: Browser, url: str, size: dict[str, int], theme: str) -> Page:

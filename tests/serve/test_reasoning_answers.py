@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -23,11 +22,7 @@ THOUGHT = "<think>\nhm, [ab]{12}\n</think>\n\nYes: [cd]{9}"
 
 @pytest.fixture(scope="module")
 def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    folder = tmp_path_factory.mktemp("thinking") / "tiny"
-    write_folder(folder)
-    settings = folder / "tokenizer_config.json"
-    settings.write_text(json.dumps({**json.loads(settings.read_text()), "chat_template": TEMPLATE}))
-    with running(Path(folder)) as server:
+    with running(write_folder(tmp_path_factory.mktemp("thinking") / "tiny", chat_template=TEMPLATE).path) as server:
         yield server
 
 
