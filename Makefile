@@ -30,8 +30,14 @@ bench: setup  ## Measure beside peers (docs/benchmarks.md), the modes, layers at
 	$(PY) bench/report.py
 	$(PY) bench/layers_35b.py
 	$(PY) bench/context.py
+	$(PY) bench/structured.py race
+	$(PY) bench/structured.py valid
+	$(PY) bench/tool_calls.py
+	$(PY) bench/decisions.py
+	$(PY) bench/peers.py --report --docs docs
 
-eval: setup  ## Quality of typed decisions on public sets (names the packages that it needs)
+eval: setup  ## Typed decisions and tool calls on public sets (names the packages that it needs)
+	$(PY) bench/tool_eval.py
 	$(PY) bench/decisions_quality.py rows
 	$(PY) bench/decisions_quality.py jevbench
 	$(PY) bench/decisions_quality.py sys1bench

@@ -1,37 +1,13 @@
-"""The frame of every picture in the documents: layout, colours, axes without boxes, an atomic file."""
+"""What the pictures of the documents have in common, drawn on the axes of `trifolium.drawing.frame`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trifolium.files import replacing
+from trifolium.drawing import BLUE, GREY, frame
 
-BLUE, GREY = "#1d6fa5", "#9aa5b1"
-
-
-@contextmanager
-def frame(path: Path, columns: int, size: tuple[float, float] = (10, 3.4), **options: Any) -> Iterator[Sequence[Any]]:
-    """Yields `columns` axes side by side to draw on, and saves the picture when the block ends without an error."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, grid = plt.subplots(1, columns, figsize=size, layout="constrained", squeeze=False, **options)
-    try:
-        axes = list(grid[0])
-        yield axes
-        for axis in axes:
-            axis.spines[["top", "right"]].set_visible(False)
-            if axis.get_legend_handles_labels()[0]:
-                axis.legend(frameon=False, fontsize=8)
-        with replacing(path) as partial:
-            figure.savefig(partial, dpi=130)
-    finally:
-        plt.close(figure)
+__all__ = ["BLUE", "GREY", "bars", "frame", "lines"]
 
 
 def bars(

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
-from screenshots import served
+from served import served
 
 import trifolium
 

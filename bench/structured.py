@@ -22,6 +22,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
+OUT = Path(__file__).parent / "out"
+
 NURSE = (
     "Anna Berg, 34, is a nurse from Oslo. She speaks Norwegian and English, has two children, owns a red bicycle, and "
     "can be reached at anna.berg@example.com."
@@ -127,25 +129,34 @@ def race(options: argparse.Namespace) -> None:
                     results[name].append((task, result, result.parsed if result.complete else None))
     truth = {task: parsed for task, _, parsed in results[BASE]}
     base = statistics.mean(r.seconds for _, r, _ in results[BASE])
-    lines = [
-        f"{len(TASKS)} questions, {options.rounds} rounds, {lm.name}, {lm.dtype}.",
-        "",
-        "| mode | tokens | passes | ms an answer | against jump-ahead | by task, least to most | values as AR |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    modes = []
     for name, rows in results.items():
         n = len(rows)
         seconds = statistics.mean(r.seconds for _, r, _ in rows)
         ratios = sorted(_mean(results[BASE], task) / _mean(rows, task) for task in TASKS)
-        same = [_share(truth[task], parsed) for task, _, parsed in rows]
-        lines.append(
-            f"| {name} | {sum(r.tokens for _, r, _ in rows) / n:.1f} | {sum(r.passes for _, r, _ in rows) / n:.1f} "
-            f"| {seconds * 1e3:.0f} | {base / seconds:.2f} | {ratios[0]:.2f} to {ratios[-1]:.2f} "
-            f"| {100 * statistics.mean(same):.0f} % |"
+        modes.append(
+            {
+                "mode": name,
+                "tokens": sum(r.tokens for _, r, _ in rows) / n,
+                "passes": sum(r.passes for _, r, _ in rows) / n,
+                "ms": seconds * 1e3,
+                "against_base": base / seconds,
+                "least": ratios[0],
+                "most": ratios[-1],
+                "same_values": statistics.mean(_share(truth[task], parsed) for task, _, parsed in rows),
+            }
         )
     floor = statistics.mean(_one_pass(lm, r.token_ids) for _, r, _ in results[BASE])
-    lines += ["", f"Committing an answer's tokens in one pass, as if all were known: {floor * 1e3:.0f} ms."]
-    print("\n".join(lines))
+    facts = {"tasks": len(TASKS), "rounds": options.rounds, "model": lm.name, "dtype": lm.dtype}
+    _keep("structured_race", {**facts, "one_pass_ms": floor * 1e3, "modes": modes})
+
+
+def _keep(part: str, found: dict[str, Any]) -> None:
+    """Print what was found, and leave it where the page looks for it."""
+    text = json.dumps(found, indent=2)
+    print(text)
+    OUT.mkdir(exist_ok=True)
+    (OUT / f"{part}.json").write_text(text + "\n")
 
 
 def _one_pass(lm: Any, tokens: tuple[int, ...]) -> float:
@@ -242,10 +253,10 @@ def valid(options: argparse.Namespace) -> None:
                         print("invalid:", json.dumps(schema), repr(result.text), str(error).splitlines()[0])
             if len({result.token_ids for result in results.values()}) > 1:
                 counts["verified differs from ar"] += 1
+        print(f"\r{first + BATCH} schemas, {sum(counts.values())} documents", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
     seconds = time.perf_counter() - started
-    print(f"{len(schemas)} schemas, {sum(counts.values())} documents, {seconds:.0f} s")
-    for name, count in sorted(counts.items()):
-        print(f"  {name}: {count}")
+    _keep("structured_valid", {"schemas": len(schemas), "seconds": seconds, "counts": dict(sorted(counts.items()))})
 
 
 def main() -> None:

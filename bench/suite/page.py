@@ -9,12 +9,14 @@ from typing import Any
 
 from trifolium.files import replacing
 
+from . import agents
 from .matrix import BY_NAME, WORKLOADS
 from .pictures import draw, title
 from .results import Results
 from .targets import TARGETS
 
 NOTES = Path(__file__).parent.parent / "notes"
+OUT = Path(__file__).parent.parent / "out"
 
 COLUMNS = (
     ("tok_s", "tok/s, whole", "{:.1f}"),
@@ -36,7 +38,8 @@ def write(results: Results, folder: Path, pictures: Path, notes: Path = NOTES) -
     relative = pictures.relative_to(folder).as_posix()
     page = folder / "benchmarks.md"
     _replace(folder / "benchmarks.json", json.dumps(as_dict(results), indent=1) + "\n")
-    _replace(page, markdown(results, [(f"{relative}/{name}", text) for name, text in drawn], notes))
+    asked = agents.markdown(agents.collect(OUT, folder))
+    _replace(page, markdown(results, [(f"{relative}/{name}", text) for name, text in drawn], notes, asked))
     return page
 
 
@@ -68,8 +71,8 @@ def as_dict(results: Results) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def markdown(results: Results, pictures: Sequence[tuple[str, str]], notes: Path = NOTES) -> str:
-    """The page."""
+def markdown(results: Results, pictures: Sequence[tuple[str, str]], notes: Path = NOTES, asked: str = "") -> str:
+    """The page; `asked`: its section on what agents ask for."""
     parts = [
         "# Benchmarks",
         "Made by `python bench/peers.py --docs docs` (part of `make bench`); the figures are in "
@@ -81,6 +84,7 @@ def markdown(results: Results, pictures: Sequence[tuple[str, str]], notes: Path 
         *[f"**{t.title}.** {text}" for t in TARGETS if (text := note(notes, t.slug))],
         *speed(results, pictures, notes),
         growth(results, pictures, notes),
+        asked,
         "## Systems",
         systems(results),
         note(notes, "systems"),

@@ -20,7 +20,7 @@ import torch
 from . import dtypes
 from .checkpoint import Checkpoint, Shelf, check_base, load_adapter, open_checkpoint, read_adapter_config
 from .checkpoint.prepared import PreparedWeights, Products
-from .config import DecodeConfig, ModelConfig, SamplingParams
+from .config import REPEATS, DecodeConfig, ModelConfig, SamplingParams
 from .constrain import Constraint, grammar, json_schema, regex
 from .decide import Decisions, Deliberation, Group, Inquiry, Question, Temperatures, Writer, decide, deliberate, text_of
 from .decide.calibration import CalibrationFile
@@ -30,7 +30,8 @@ from .errors import ConfigError, PromptError, TensorMismatchError
 from .model import Adapter, Transformer
 from .model.experts import Experts
 from .model.linear import Linear
-from .text import ChatTemplate, Tokenizer, encode_chat
+from .text import ChatTemplate, ReasoningSplitter, Tokenizer, encode_chat
+from .tools import ToolFormat, ToolUse, Turn, TurnReader, constraint_of, format_of, lay_out, read_tools, read_use
 
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Messages | Sequence[int]
@@ -67,12 +68,18 @@ class LM:
         self._template = ChatTemplate.of(tokenizer)
 
     def encode(
-        self, prompt: Prompt, *, system: str | None = None, template: Mapping[str, Any] | None = None
+        self,
+        prompt: Prompt,
+        *,
+        system: str | None = None,
+        tools: Sequence[Any] = (),
+        template: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a prompt; text and messages go through the chat template, with `template`'s further variables.
 
-        Raises PromptError if it is empty, or too long to be worth cutting into tokens, and TemplateError for messages
-        that the template refuses.
+        `tools`: what the model may call, in OpenAI's shape or as Tools. Messages may have `tool_calls`, and the role
+        `tool`. Raises PromptError if the prompt is empty, or too long to be worth cutting into tokens, TemplateError
+        for messages that the template refuses, and ToolError for broken tools and calls.
         """
         if isinstance(prompt, str):
             if not prompt.strip():
@@ -87,7 +94,11 @@ class LM:
             messages = [{"role": "system", "content": system}, *messages]
         contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
         self.check_size(sum(len(content) for content in contents if isinstance(content, str)))
-        return encode_chat(self.tokenizer, self._template, messages, **(template or {}))
+        known = read_tools(tools)
+        if known or any(isinstance(m, Mapping) and (m.get("tool_calls") or m.get("role") == "tool") for m in messages):
+            messages = [*lay_out(self.tokenizer.chat_template, self.tool_format, messages, known)]
+        told = [tool.as_openai() for tool in known] or None
+        return encode_chat(self.tokenizer, self._template, messages, tools=told, **(template or {}))
 
     def check_size(self, characters: int) -> None:
         """Raises PromptError for a text that no tokenizer could fit into the context: that takes no time to see."""
@@ -104,30 +115,76 @@ class LM:
         """Whether a prompt ends inside a <think> block, so that the answer begins there."""
         return self.thinks and self.tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")
 
-    def submit(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Handle:
+    @cached_property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes tool calls."""
+        return format_of(self.tokenizer.chat_template)
+
+    def reader(self, prompt: Sequence[int], use: ToolUse | None = None) -> TurnReader:
+        """What tells reasoning, content and calls apart in an answer to this prompt."""
+        splitter = ReasoningSplitter(self.is_thinking(prompt), knows=self.thinks)
+        return TurnReader(splitter, None if use is None else self.tool_format, () if use is None else use.tools)
+
+    def constraint(self, prompt: Sequence[int], use: ToolUse, content: Constraint | None = None) -> Constraint:
+        """What an answer to this prompt may be, calls included; `content`: the schema of one without calls."""
+        return constraint_of(self.tool_format, use, content=content, thinking=self.is_thinking(prompt))
+
+    def request(
+        self,
+        prompt: Prompt,
+        *,
+        system: str | None = None,
+        tools: Sequence[Any] = (),
+        tool_choice: Any = None,
+        parallel_tool_calls: bool = True,
+        template: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> tuple[Request, ToolUse | None]:
+        """What the engine is asked for by `submit`'s arguments, and what the answer may call."""
+        use = read_use(tools, tool_choice, parallel_tool_calls)
+        constraint, options = take_constraint(options)
+        if use is not None:
+            options = {"repeats": REPEATS, **options}
+        sampling, decode = split_options(options)
+        ids = self.encode(prompt, system=system, tools=() if use is None else use.tools, template=template)
+        if use is not None:
+            constraint = self.constraint(ids, use, constraint)
+        return Request(ids, sampling, decode, constraint, self.is_thinking(ids)), use
+
+    def submit(self, prompt: Prompt, **options: Any) -> Handle:
         """Queue a prompt in the engine. `options`: the fields of SamplingParams and DecodeConfig, and one of `schema`
-        (a JSON Schema as an object or text, or a pydantic model class), `regex`, `grammar` (text) and `constraint`.
+        (a JSON Schema as an object or text, or a pydantic model class), `regex`, `grammar` (text) and `constraint`;
+        `system`, a message before the others; `tools`, `tool_choice` and `parallel_tool_calls` in OpenAI's shapes;
+        `template`, further variables of the chat template.
 
         Raises ConfigError for an unknown or bad option, PromptError for an empty or overlong prompt, ConstraintError
-        for a constraint that can't be used.
+        for a constraint that can't be used, ToolError for broken tools.
         """
-        constraint, options = take_constraint(options)
-        sampling, decode = split_options(options)
-        return self.engine.add(Request(self.encode(prompt, system=system), sampling, decode, constraint))
+        return self.engine.add(self.request(prompt, **options)[0])
 
-    def generate(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Result:
-        """Answer a prompt. Options and errors as in `submit`."""
-        handle = self.submit(prompt, system=system, **options)
+    def generate(self, prompt: Prompt, **options: Any) -> Result:
+        """Answer a prompt. Options and errors as in `submit`; calls are part of the text, as the model writes them."""
+        return self._finish(self.submit(prompt, **options))
+
+    def chat(self, messages: Prompt, **options: Any) -> Turn:
+        """Answer a conversation: what is said, what was thought, and which of the `tools` are to be called.
+
+        Every call is valid by its tool's schema. Options and errors as in `submit`.
+        """
+        request, use = self.request(messages, **options)
+        return self.reader(request.prompt, use).turn(self._finish(self.engine.add(request)))
+
+    def _finish(self, handle: Handle) -> Result:
         while not handle.done:
             self.engine.step()
         return self.named(handle.result)
 
-    def stream(self, prompt: Prompt, *, system: str | None = None, **options: Any) -> Iterator[Event]:
+    def stream(self, prompt: Prompt, **options: Any) -> Iterator[Event]:
         """Answer a prompt, and tell of every pass: text as it becomes final, the canvas, and the result at the end.
 
         Options and errors as in `submit`, raised at once. Closing the iterator cancels the answer.
         """
-        return self._follow(self.submit(prompt, system=system, **options))
+        return self._follow(self.submit(prompt, **options))
 
     def _follow(self, handle: Handle) -> Iterator[Event]:
         try:

@@ -271,12 +271,18 @@ class SamplingParams(Frozen):
         return temperature if temperature >= LEAST_TEMPERATURE else 0.0
 
 
+REPEATS = 6
+"""`repeats` for those who call tools or think, unless they say otherwise: nobody reads what they write as it comes."""
+
+
 class DecodeConfig(Frozen):
     """How a request decodes: the mode, its blocks, its drafts, when it ends, and what is told of each token.
 
     `drafts`: where they come from. Under a constraint, tokens that it forces are drafts too, unless `drafts` is "none";
     "forced" takes no others, also in mode `ar`, which otherwise has none: AR that jumps over literals.
     `free_rows`: take all rows that may save a pass, worth their time or not: previews to look at, passes to count.
+    `repeats`: how often an answer may end in the same line, or any other unit, before that is taken for a circle and
+    ended; it has 64 tokens by then, at least. `thinking_budget`: tokens after which a think block is closed.
     `logprobs`: how many of the likeliest tokens to name at each position, beside the chosen one's log-probability.
     """
 
@@ -292,4 +298,6 @@ class DecodeConfig(Frozen):
     max_tokens: int = Field(256, gt=0)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    repeats: int | None = Field(None, ge=2)
+    thinking_budget: int | None = Field(None, ge=0)
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)

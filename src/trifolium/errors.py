@@ -5,6 +5,7 @@
     │   ├── ConfigError        a config, recipe or option has an unknown key or a bad value
     │   ├── PromptError        empty prompt, or longer than the context
     │   ├── TemplateError      a chat template is broken, hostile, or refuses the messages
+    │   ├── ToolError          a tool, or a call of one, that can't be used; names the place
     │   ├── ConstraintError    a schema, regex or grammar can't be used, or leaves no way to go on
     │   └── QuestionError      a typed question, or a joint group of them, that can't be asked; names the place
     ├── NotFoundError          an unknown model, adapter or file; the message lists the nearest names
@@ -22,6 +23,8 @@ The command line turns any of them into one clear line and exit code 2; anything
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 __all__ = [
     "AdapterMismatchError",
@@ -60,12 +63,24 @@ class PromptError(UsageError):
     """The prompt is empty, or longer than the model's context."""
 
 
-class QuestionError(UsageError):
-    """A typed question, or a joint group of them, can't be asked. `where`: its place in the request."""
+class PlacedError(UsageError):
+    """A part of a request is at fault. `where`: its place in the request."""
 
     def __init__(self, message: str, where: tuple[str | int, ...] = ()) -> None:
         super().__init__(message)
         self.where = where
+
+    def under(self, *place: str | int) -> Self:
+        """The same fault, told by someone who knows that its place lies under this one."""
+        return type(self)(str(self), (*place, *self.where))
+
+
+class QuestionError(PlacedError):
+    """A typed question, or a joint group of them, can't be asked."""
+
+
+class ToolError(PlacedError):
+    """A tool, or a call of one, can't be used."""
 
 
 class TemplateError(UsageError):

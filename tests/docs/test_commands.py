@@ -63,7 +63,9 @@ def test_recipes_parse() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(("document", "output"), [("README.md", "Paris"), ("docs/structured.md", "[[")])
+@pytest.mark.parametrize(
+    ("document", "output"), [("README.md", "Paris"), ("docs/structured.md", "[["), ("docs/tools.md", "get_weather")]
+)
 def test_the_python_of_documents_runs(
     default_gguf: Path, capsys: pytest.CaptureFixture[str], document: str, output: str
 ) -> None:

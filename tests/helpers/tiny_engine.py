@@ -192,12 +192,13 @@ def write_folder(
     seed: int = 0,
     max_positions: int = 400,
     chat_template: str | None = None,
+    more_specials: Sequence[str] = (),
 ) -> Checkpoint:
     """A model on disk as users have it: HF folder with a byte-level tokenizer, and `adapter.safetensors` inside."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    specials = ["<|im_start|>", "<|im_end|>"]
+    specials = ["<|im_start|>", "<|im_end|>", *more_specials]
     backend.add_special_tokens(specials)
     config = engine_config(vocab_size=len(alphabet) + len(specials), max_positions=max_positions)
     model = Transformer(config)

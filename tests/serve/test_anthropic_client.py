@@ -9,7 +9,9 @@ import anthropic
 import httpx
 import pytest
 
+from running_server import running
 from trifolium.serve.anthropic import Blocks
+from trifolium.tools import Said
 
 GREEDY = {"temperature": 0}  # the API has it, the client no longer names it
 HELLO = [{"role": "user", "content": "Hello there"}]
@@ -124,12 +126,12 @@ def test_canvases_come_if_they_are_asked_for(server):
 @pytest.mark.parametrize(
     "change, field",
     [
-        ({"tools": [{"name": "f", "input_schema": {}}]}, "tools"),
+        ({"mcp_servers": [{"name": "f"}]}, "mcp_servers"),
         ({"max_tokens": None}, "max_tokens"),
         ({"temperature": 1.5}, "temperature"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "role"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]}, "tool_result"),
+        ({"messages": [{"role": "assistant", "content": [{"type": "tool_result", "content": "x"}]}]}, "tool_result"),
         ({"messages": []}, "messages"),
         ({"nonsense": 1}, "nonsense"),
     ],
@@ -140,7 +142,7 @@ def test_what_cannot_be_done_is_said_in_the_apis_shape(server, change, field):
     assert answer.status_code == 400
     told = answer.json()
     assert told["type"] == "error" and told["error"]["type"] == "invalid_request_error"
-    assert field in told["error"]["message"]
+    assert field in told["error"]["message"] and told["request_id"] == answer.headers["request-id"]
 
 
 def test_errors_become_the_clients_exceptions(client):
@@ -150,9 +152,37 @@ def test_errors_become_the_clients_exceptions(client):
         client.messages.create(model="tiny", max_tokens=4, messages=[{"role": "user", "content": ""}] * 0)
 
 
+def test_what_goes_wrong_in_a_stream_is_its_last_event(folder):
+    with running(folder, timeout=0.4) as server, anthropic.Anthropic(base_url=server.url, api_key="any") as client:
+        long = {"type": "json_schema", "schema": {"type": "string", "minLength": 7000}}
+        text = ""
+        with (
+            pytest.raises(anthropic.APIStatusError, match="longer than the server allows") as caught,
+            client.messages.stream(
+                model="tiny", max_tokens=8000, messages=HELLO, extra_body={**GREEDY, "output_format": long}
+            ) as stream,
+        ):
+            for piece in stream.text_stream:
+                text += piece
+        told = caught.value.body
+        assert text and told["error"]["type"] == "timeout_error"
+        assert told["request_id"] == caught.value.response.headers["request-id"]
+
+
+def test_async_client_counts_and_creates(server, lm):
+    async def ask() -> tuple[int, str]:
+        async with anthropic.AsyncAnthropic(base_url=server.url, api_key="any", max_retries=0) as client:
+            counted = await client.messages.count_tokens(model="tiny", messages=HELLO)
+            made = await client.messages.create(model="tiny", max_tokens=8, messages=HELLO, extra_body=GREEDY)
+            return counted.input_tokens, made.content[0].text
+
+    assert asyncio.run(ask()) == (len(lm.encode(HELLO)), lm.generate(HELLO, max_tokens=8).text)
+
+
 def test_thinking_comes_in_a_block_of_its_own():
     blocks = Blocks()
-    events = b"".join([*blocks.add("hm", ""), *blocks.add(" so", "Yes"), *blocks.add("", "."), *blocks.end()]).decode()
+    parts = [Said("reasoning", "hm"), Said("reasoning", " so"), Said("content", "Yes"), Said("content", ".")]
+    events = b"".join([*blocks.add(parts[:1]), *blocks.add(parts[1:3]), *blocks.add(parts[3:]), *blocks.end()]).decode()
     kinds = [line.removeprefix("event: ") for line in events.splitlines() if line.startswith("event")]
     assert kinds == [
         "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop",

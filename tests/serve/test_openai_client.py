@@ -11,6 +11,10 @@ from typing import Any
 import openai
 import pytest
 
+import trifolium
+from tiny_engine import write_folder
+from trifolium.serve.infill import gap_prompt
+
 CHAT: list[Any] = [{"role": "user", "content": "Hello there"}]
 
 
@@ -187,10 +191,10 @@ def test_fields_that_change_nothing(client):
 @pytest.mark.parametrize(
     ("asked", "field"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, "tools"),
+        ({"functions": [{"name": "f", "parameters": {}}]}, "functions"),
         ({"response_format": {"type": "poem"}}, "response_format"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "content"),
-        ({"messages": [{"role": "tool", "content": "4", "tool_call_id": "1"}]}, "messages.0"),
+        ({"messages": [{"role": "function", "content": "4", "name": "f"}]}, "messages.0"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"temperature": 3}, "temperature"),
         ({"temperature": "warm"}, "temperature"),
@@ -257,9 +261,32 @@ def test_completions_with_logprobs(client, lm):
     assert told.token_logprobs == [one.logprob for one in alone.logprobs]
     assert len(told.tokens) == len(told.text_offset) == len(told.top_logprobs) == alone.tokens
     assert all(1 <= len(top) <= 2 for top in told.top_logprobs)
-    for asked in ({"best_of": 3}, {"echo": True, "logprobs": 1}, {"suffix": "end"}):
+    for asked in ({"best_of": 3}, {"echo": True, "logprobs": 1}, {"echo": True, "suffix": "end"}):
         with pytest.raises(openai.BadRequestError, match=next(iter(asked))):
             client.completions.create(model="tiny", prompt="abc", **asked)
+
+
+def test_a_suffix_asks_for_what_belongs_between(client, lm):
+    """The tiny model has no tokens for it: it is asked for the whole text, and stopped where it comes to the suffix."""
+    answer = client.completions.create(model="tiny", prompt="def f(", suffix="):\n", temperature=0, max_tokens=9)
+    ids, ends = gap_prompt(lm, "def f(", "):\n")
+    assert ends == ("):\n",) and lm.tokenizer.decode(ids).endswith("assistant\ndef f(")
+    assert answer.choices[0].text == lm.generate(ids, max_tokens=9).text
+    written = lm.generate(ids, max_tokens=30).text
+    cut = client.completions.create(model="tiny", prompt="def f(", suffix=written[4:9], temperature=0, max_tokens=30)
+    asked = lm.generate(gap_prompt(lm, "def f(", written[4:9])[0], stop=written[4:9], max_tokens=30)
+    assert (cut.choices[0].text, cut.choices[0].finish_reason) == (asked.text, asked.finish_reason)
+    with pytest.raises(openai.BadRequestError, match="suffix"):
+        client.completions.create(model="tiny", prompt=[1, 2], suffix="x")
+
+
+def test_models_with_tokens_for_it_are_asked_with_them(tmp_path):
+    marks = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
+    folder = write_folder(tmp_path / "tiny", more_specials=marks).path
+    model = trifolium.load(folder, adapter=None, dtype="float32")
+    ids, ends = gap_prompt(model, "a", "<|fim_middle|>b")
+    assert model.tokenizer.decode(ids) == "<|fim_prefix|>a<|fim_suffix|><|fim_middle|>b<|fim_middle|>" and ends == ()
+    assert sum(token in model.tokenizer.special_ids for token in ids) == 3
 
 
 def test_a_failing_list_of_prompts_starts_none_of_them(client, server):

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
 import trifolium
 from running_server import RunningServer, running
+from trifolium.serve.site import HEADERS, PAGE
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="there is no Chromium here")
@@ -70,9 +71,23 @@ def ask(page: Page, text: str, max_tokens: int = 24) -> None:
 
 
 def limit(page: Page, max_tokens: int) -> None:
+    if page.locator("[name=max_tokens]").input_value() == str(max_tokens):
+        return
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Longest answer, tokens").fill(str(max_tokens))
     page.get_by_role("button", name="Done").click()
+
+
+def seen_cells(page: Page) -> set[str]:
+    """The classes of all cells that answers show from now on, however shortly."""
+    states: set[str] = set()
+    page.expose_function("saw", lambda kind: states.add(kind))
+    page.evaluate(
+        """() => new MutationObserver(() => {
+            for (const cell of document.querySelectorAll('#messages .cell')) saw(cell.className);
+        }).observe(document.querySelector('#messages'), {childList: true, subtree: true})"""
+    )
+    return states
 
 
 def answers(page: Page) -> list[str]:
@@ -81,16 +96,10 @@ def answers(page: Page) -> list[str]:
 
 def test_chat_equals_the_server_s_answer_and_the_canvas_is_seen(page):
     lm = trifolium.load("nano", progress=False)
-    states: set[str] = set()
-    page.expose_function("saw", lambda kind: states.add(kind))
-    page.evaluate(
-        """() => new MutationObserver(() => {
-            for (const cell of document.querySelectorAll('#messages .cell')) saw(cell.className);
-        }).observe(document.querySelector('#messages'), {childList: true, subtree: true})"""
-    )
+    states = seen_cells(page)
     ask(page, QUESTION)
     expect(page.locator(".stats")).to_contain_text("tokens in")
-    assert "cell proposed" in states
+    assert states == {"cell proposed", "cell masked"}
     expected = lm.generate(QUESTION, max_tokens=24).text
     assert answers(page)[0].split() == expected.split()
     assert page.locator("#messages .cell").count() == 0
@@ -167,6 +176,10 @@ def test_unfinished_answers_stay_in_their_chat(page, nano_server):
 
 def test_stores_that_hold_anything_are_survived(page):
     keep = "text => sessionStorage.setItem('trifolium.chat', text)"
+    page.evaluate("localStorage.setItem('trifolium.settings', '{\"gone\": 1}')")  # by a page of another version
+    page.evaluate(keep, "[null, 1, {}]")
+    page.reload()
+    expect(page.locator("#empty")).to_be_visible()
     page.evaluate(keep, "{bad")
     page.reload()
     expect(page.locator("#empty")).to_be_visible()
@@ -246,7 +259,7 @@ def test_markup_stays_text(page):
     attack = "<img src=x onerror=\"document.title='taken'\"> **<script>document.title='taken'</script>**"
     ask(page, attack)
     expect(page.locator(".stats")).to_be_visible()
-    assert page.locator(".message.user").inner_text() == attack
+    assert page.locator(".message.user .body").inner_text() == attack
     made = page.evaluate(
         """async text => {
             const { formatted } = await import('/page/render.js');
@@ -283,3 +296,80 @@ def test_the_page_is_kept_to_itself(page):
     policy = response.headers["content-security-policy"]
     assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy
     assert response.headers["x-content-type-options"] == "nosniff"
+
+
+def test_markup_of_a_model_stays_text(page):
+    """The model has to say it: the page's own request goes on to the server with a constraint added."""
+    attack = "<img src=x onerror=\"document.title='taken'\"> [text](javascript:alert(1))"
+
+    def constrain(route: Route) -> None:
+        route.continue_(post_data={**route.request.post_data_json, "guided_choice": [attack]})
+
+    page.route("**/v1/chat/completions", constrain)
+    ask(page, QUESTION, 120)
+    expect(page.locator(".stats")).to_be_visible()
+    assert answers(page) == [attack]
+    assert page.locator("#messages img, #messages a").count() == 0
+    page.reload()
+    assert answers(page) == [attack]
+    assert page.title() == "Trifolium"
+
+
+def test_diffusion_shows_what_is_accepted_before_its_turn(page):
+    states = seen_cells(page)
+    page.get_by_role("button", name="Settings").click()
+    page.locator("select[name=mode]").select_option("diffusion")
+    page.get_by_role("button", name="Done").click()
+    ask(page, QUESTION)
+    expect(page.locator(".stats")).to_contain_text("diffusion")
+    assert {"cell proposed", "cell pinned"} <= states
+
+
+def test_systems_with_their_own_colours_still_show_the_cells(page):
+    page.emulate_media(forced_colors="active")
+    looks = page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll('.legend .cell')].map(cell => {
+            const style = getComputedStyle(cell);
+            return [cell.className, `${style.borderTopStyle} ${style.borderBottomStyle}`];
+        }))"""
+    )
+    assert looks["cell masked"] == "solid solid"
+    assert len(set(looks.values())) == 4, looks
+
+
+def test_every_file_of_the_page_is_kept_to_itself(nano_server):
+    for path in ["/", *(f"/page/{file.name}" for file in PAGE.iterdir())]:
+        response = nano_server.client.get(path)
+        assert response.status_code == 200
+        assert response.headers["content-security-policy"] == HEADERS["Content-Security-Policy"], path
+        assert response.headers["x-content-type-options"] == "nosniff", path
+
+
+def test_earlier_messages_can_be_sent_again_otherwise(page):
+    for count, asked in enumerate(("One", "Two", "Three"), start=1):
+        ask(page, asked, 8)
+        expect(page.locator(".stats")).to_have_count(count)
+    first = answers(page)[0]
+    message = page.get_by_label("Message", exact=True)
+    said = page.locator(".message.user .body")
+    edit = page.get_by_role("button", name="Edit").nth(1)
+    edit.focus()
+    page.keyboard.press("Enter")
+    expect(message).to_be_focused()
+    expect(message).to_have_value("Two")
+    expect(page.locator("#revising")).to_contain_text("replaces")
+    expect(page.locator("#revising")).to_be_in_viewport()
+    expect(page.locator(".message.going")).to_have_count(4)
+    page.keyboard.press("Escape")  # leaves everything as it was
+    expect(page.locator(".message.going")).to_have_count(0)
+    expect(message).to_have_value("")
+    expect(said).to_have_text(["One", "Two", "Three"])
+    edit.click()
+    message.fill("Another")
+    with page.expect_request("**/v1/chat/completions") as sent:
+        page.keyboard.press("Enter")
+    body = sent.value.post_data_json
+    assert body is not None and [turn["content"] for turn in body["messages"]] == ["One", first, "Another"]
+    expect(page.locator(".stats")).to_have_count(2)
+    page.reload()
+    expect(said).to_have_text(["One", "Another"])

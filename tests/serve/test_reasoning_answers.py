@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -23,11 +22,7 @@ THOUGHT = "<think>\nhm, [ab]{12}\n</think>\n\nYes: [cd]{9}"
 
 @pytest.fixture(scope="module")
 def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    folder = tmp_path_factory.mktemp("thinking") / "tiny"
-    write_folder(folder)
-    settings = folder / "tokenizer_config.json"
-    settings.write_text(json.dumps({**json.loads(settings.read_text()), "chat_template": TEMPLATE}))
-    with running(Path(folder)) as server:
+    with running(write_folder(tmp_path_factory.mktemp("thinking") / "tiny", chat_template=TEMPLATE).path) as server:
         yield server
 
 
@@ -78,6 +73,7 @@ def test_responses_have_reasoning_items(thinking):
     made = httpx.post(f"{thinking.url}/v1/responses", json=body).json()
     assert [item["type"] for item in made["output"]] == ["reasoning", "message"]
     assert made["output"][0]["content"][0]["text"] and made["output"][1]["content"][0]["text"] == ""
+    assert 0 < made["usage"]["output_tokens_details"]["reasoning_tokens"] <= made["usage"]["output_tokens"] == 12
     with httpx.stream("POST", f"{thinking.url}/v1/responses", json={**body, "stream": True}) as stream:
         events = [json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: ")]
     told = "".join(event["delta"] for event in events if event["type"] == "response.reasoning_text.delta")

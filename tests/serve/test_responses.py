@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 
@@ -14,6 +15,9 @@ from running_server import running
 from trifolium.serve.store import Store, Stored
 
 GREEDY = {"model": "tiny", "temperature": 0}
+LONG = {"type": "json_schema", "name": "long", "schema": {"type": "string", "minLength": 7000}}
+ENDLESS = {"input": "Hello", "max_output_tokens": 8000, "text": {"format": LONG}, **GREEDY}
+"""What doesn't end by itself before anybody can end it."""
 
 
 @pytest.fixture
@@ -173,10 +177,13 @@ def test_background_responses_run_on(client, lm):
 
 
 def test_background_responses_can_be_cancelled(client, server):
-    made = client.responses.create(input="Hello", max_output_tokens=8000, background=True, **GREEDY)
+    made = client.responses.create(background=True, **ENDLESS)
     ended = client.responses.cancel(made.id)
-    assert ended.status in ("cancelled", "completed")
+    assert ended.status == client.responses.retrieve(made.id).status == client.responses.cancel(made.id).status
+    assert ended.status == "cancelled" and ended.usage.output_tokens < 6000
     server.wait_until_idle()
+    kinds = [event.type for event in client.responses.retrieve(made.id, stream=True)]
+    assert kinds[0] == "response.created", "those who follow are let go at the end"
     with pytest.raises(openai.BadRequestError, match="background"):
         client.responses.cancel(client.responses.create(input="Hi", max_output_tokens=2, **GREEDY).id)
 
@@ -189,10 +196,10 @@ def test_streams_of_background_responses_follow_them(client, lm):
 @pytest.mark.parametrize(
     "change, field",
     [
-        ({"tools": [{"type": "function", "name": "f", "parameters": {}}]}, "tools"),
+        ({"max_tool_calls": 3}, "max_tool_calls"),
         ({"text": {"format": {"type": "poem"}}}, "text.format.type"),
         ({"conversation": "conv_1"}, "conversation"),
-        ({"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input.0"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input.0"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input.0.content"),
         ({"input": [{"role": "pirate", "content": "x"}]}, "input.0.role"),
         ({"previous_response_id": "resp_x"}, "previous_response_id"),
@@ -233,3 +240,69 @@ def test_running_responses_are_not_forgotten():
 
     store = asyncio.run(fill())
     assert store.get("running") and len(store) == 1
+
+
+def test_an_id_that_a_client_chose_twice_takes_nobodys_place(server):
+    made = [
+        server.client.post(
+            "/v1/responses", json={"input": text, "max_output_tokens": 2, **GREEDY}, headers={"X-Request-Id": "mine"}
+        )
+        for text in ("one", "two")
+    ]
+    assert {answer.headers["x-request-id"] for answer in made} == {"mine"}
+    ids = [answer.json()["id"] for answer in made]
+    asked = [server.client.get(f"/v1/responses/{id}/input_items").json()["data"][0]["content"][0]["text"] for id in ids]
+    assert asked == ["one", "two"]
+
+
+def test_streams_are_followed_from_an_event_that_can_be(server, client):
+    made = client.responses.create(input="Hello", max_output_tokens=2, background=True, **GREEDY)
+    answer = server.client.get(f"/v1/responses/{made.id}", params={"stream": True, "starting_after": -2})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "starting_after"
+
+
+def test_what_breaks_off_says_so_and_nothing_goes_on_from_it(folder):
+    with (
+        running(folder, timeout=0.4) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client,
+    ):
+        events = list(client.responses.create(stream=True, **ENDLESS))
+        final = events[-1].response
+        assert events[-1].type == "response.failed" and "longer than the server allows" in final.error.message
+        assert [item.status for item in final.output] == ["incomplete"] and final.output_text
+        kept = client.responses.retrieve(final.id)
+        assert kept.status == "failed" and kept.output == final.output
+        with pytest.raises(openai.BadRequestError, match="broke off"):
+            client.responses.create(input="More", previous_response_id=final.id, max_output_tokens=2, **GREEDY)
+        with pytest.raises(openai.InternalServerError, match="longer than"):
+            client.responses.create(**ENDLESS)
+
+
+def test_a_listener_that_leaves_ends_the_response(server):
+    with server.client.stream("POST", "/v1/responses", json={**ENDLESS, "stream": True}) as stream:
+        told = (json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: "))
+        id = next(told)["response"]["id"]
+        assert any(event["type"] == "response.output_text.delta" for event in told)
+    server.wait_until_idle()
+    kept = server.client.get(f"/v1/responses/{id}").json()
+    until = time.monotonic() + 5
+    while kept["status"] == "in_progress":
+        assert time.monotonic() < until
+        time.sleep(0.02)
+        kept = server.client.get(f"/v1/responses/{id}").json()
+    assert kept["status"] == "cancelled" and kept["output"][0]["status"] == "incomplete"
+
+
+def test_the_async_client_keeps_follows_and_cancels(server):
+    async def ask() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
+            async with client.responses.stream(input="Hello", max_output_tokens=6, **GREEDY) as stream:
+                made = [event async for event in stream][-1].response
+            kept = await client.responses.retrieve(made.id)
+            listed = await client.responses.input_items.list(made.id)
+            endless = await client.responses.create(background=True, **ENDLESS)
+            ended = await client.responses.cancel(endless.id)
+            assert kept.output_text == made.output_text and listed.data[0].content[0].text == "Hello"
+            assert kept.status == made.status and ended.status == "cancelled"
+
+    asyncio.run(ask())

@@ -16,7 +16,9 @@ from typing import Any
 
 import httpx
 import jsonschema
+import openai
 import pytest
+from anthropic import Anthropic
 from pydantic import BaseModel
 
 from running_server import RunningServer
@@ -52,9 +54,13 @@ def names(text: str) -> list[str]:
 
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.splitlines()[0])
 def test_python_examples_run(block: str, server: RunningServer) -> None:
+    names: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        exec(compile(block.replace(WRITTEN_URL, server.url), "serving.md", "exec"), {})
+        exec(compile(block.replace(WRITTEN_URL, server.url), "serving.md", "exec"), names)
     assert len(said.getvalue().strip()) > 3
+    for value in names.values():
+        if isinstance(value, openai.OpenAI | Anthropic):
+            value.close()  # a reader's process ends here; ours would leave its sockets to some later test
 
 
 @pytest.mark.skipif(shutil.which("curl") is None and not os.environ.get("CI"), reason="curl isn't installed")
@@ -105,6 +111,11 @@ def test_the_canvas_that_is_shown_is_valid() -> None:
 
 # Tables
 
+NO_DEFAULT = {"draft_source": "drafts"} | dict.fromkeys(
+    ["drafts", "free_rows", "block_size", "repeats", "thinking_budget"]
+)
+"""Options whose default isn't DecodeConfig's of the same name."""
+
 
 def test_endpoints(server: RunningServer) -> None:
     documented = {tuple(names(row[0])[0].split(" ")) for row in table("endpoints")}
@@ -123,7 +134,7 @@ def test_options() -> None:
             assert names(values) == re.findall(r"'(\w+)'", kinds)
         elif "bool" in kinds:
             assert names(values) == ["true", "false"]
-        decode = {"draft_source": "drafts", "drafts": None, "free_rows": None, "block_size": None}.get(name, name)
+        decode = NO_DEFAULT.get(name, name)
         if decode is not None:
             told = DecodeConfig.model_fields[decode].default
             assert default.strip("`") == (json.dumps(told) if not isinstance(told, str) else told), name
@@ -172,7 +183,7 @@ def said(answer: httpx.Response) -> str:
     return "".join(part["text"] for part in (body["output"][0]["content"] if "output" in body else body["content"]))
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", [api for api in APIS if api != "completions"])
 def test_refused_fields_are_refused_by_name_unless_they_ask_for_nothing(api: str, http: httpx.Client) -> None:
     path, _, body = APIS[api]
     assert fields(api, "refused")

@@ -30,6 +30,7 @@ COMMANDS = {
     "convert": (".convert", "Make a fresh adapter for an AR checkpoint, and the recipe that trains it."),
     "train": (".train", "Train an adapter by its recipe; resumes where it stopped."),
     "generate-data": (".generate_data", "Let a model write the conversations that its adapter is trained on."),
+    "generate-skills": (".generate_skills", "Invent conversations that teach tools, extraction and decisions."),
 }
 
 GC_THRESHOLDS = (100_000, 50, 50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import typer
 
 from ..checkpoint.shelf import DEFAULT_MODEL
 from ..dtypes import DTYPES, check
-from ..errors import ConstraintError, NotFoundError
+from ..errors import ConfigError, ConstraintError, NotFoundError, ToolError
 
 if TYPE_CHECKING:
     from ..api import LM
@@ -79,6 +80,22 @@ Grammar = Annotated[
     str | None,
     typer.Option(help="Answer with a sentence of the grammar in this file (Lark or GBNF).", metavar="FILE"),
 ]
+Tools = Annotated[
+    str | None,
+    typer.Option(
+        help="Let the model call the tools in this file (a JSON list, as OpenAI's API has it); with --json, calls are "
+        "under `tool_calls`.",
+        metavar="FILE",
+    ),
+]
+ToolChoice = Annotated[
+    str | None, typer.Option(help="auto, none, required, or the name of the tool to call.", metavar="WHICH")
+]
+Repeats = Annotated[
+    int | None,
+    typer.Option(min=2, help="End an answer that ends in the same line (or other unit) this many times."),
+]
+ThinkingBudget = Annotated[int | None, typer.Option(min=0, help="Close a think block after so many tokens.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 DEFAULT = DEFAULT_MODEL
@@ -95,6 +112,26 @@ def constraint_of(schema: str | None, regex: str | None, grammar: str | None) ->
     if grammar is not None:
         grammar = _read(grammar)
     return take_constraint({"schema": schema, "regex": regex, "grammar": grammar})[0]
+
+
+def tools_of(path: str | None, choice: str | None) -> dict[str, Any]:
+    """The options of `LM.submit` that name tools. Raises ConfigError, NotFoundError or ToolError."""
+    from ..tools import read_use
+
+    if path is None:
+        if choice is not None:
+            raise ConfigError("--tool-choice needs --tools")
+        return {}
+    try:
+        tools = json.loads(_read(path))
+    except ValueError as error:
+        raise ToolError(f"{path} is not JSON: {error}") from None
+    if not isinstance(tools, list):
+        raise ToolError(f"{path}: tools are a JSON list")
+    words = (None, "auto", "none", "required")
+    wanted = choice if choice in words else {"type": "function", "name": choice}
+    read_use(tools, wanted)  # faults show before a model is loaded
+    return {"tools": tools, "tool_choice": wanted}
 
 
 def _read(path: str) -> str:

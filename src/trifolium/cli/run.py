@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,6 +47,10 @@ def run(
     schema: o.Schema = None,
     regex: o.Regex = None,
     grammar: o.Grammar = None,
+    tools: o.Tools = None,
+    tool_choice: o.ToolChoice = None,
+    repeats: o.Repeats = None,
+    thinking_budget: o.ThinkingBudget = None,
     dtype: o.DType = "auto",
     as_json: o.AsJson = False,
 ) -> None:
@@ -57,7 +61,7 @@ def run(
     from ..api import split_options
 
     message = read_prompt(prompt)
-    settings = {
+    settings: dict[str, Any] = {
         "mode": mode,
         "drafts": drafts,
         "block_size": block_size,
@@ -75,19 +79,22 @@ def run(
         "frequency_penalty": frequency_penalty,
         "seed": seed,
         "stop": tuple(stop or ()),
+        "thinking_budget": thinking_budget,
+        **({} if repeats is None else {"repeats": repeats}),
     }
     split_options(settings)  # faults show before a model is loaded
-    constraint = o.constraint_of(schema, regex, grammar)
+    settings |= {"system": system, "constraint": o.constraint_of(schema, regex, grammar)}
+    settings |= o.tools_of(tools, tool_choice)
     lm = o.load_model(model, adapter, dtype, rows, skills=skills)
     if as_json:
-        result = lm.generate(message, system=system, constraint=constraint, **settings)
-        print(json.dumps(result.as_dict(), ensure_ascii=False))
-        for text in result.notes:
+        turn = lm.chat(message, **settings)
+        print(json.dumps(turn.as_dict() if tools else turn.result.as_dict(), ensure_ascii=False))
+        for text in turn.result.notes:
             o.note(text)
         return
     from .show import AnswerView, print_plain, summary
 
-    events = lm.stream(message, system=system, constraint=constraint, **settings)
+    events = lm.stream(message, **settings)
     if not sys.stdout.isatty():
         finished = print_plain(events)
     else:

@@ -3,5 +3,6 @@
 from .compiler import Compiler
 from .guide import Allowed, Guide
 from .spec import Constraint, grammar, json_schema, regex
+from .thoughts import Thoughts
 
-__all__ = ["Allowed", "Compiler", "Constraint", "Guide", "grammar", "json_schema", "regex"]
+__all__ = ["Allowed", "Compiler", "Constraint", "Guide", "Thoughts", "grammar", "json_schema", "regex"]

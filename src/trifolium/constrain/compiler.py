@@ -16,6 +16,7 @@ from ..errors import ConstraintError
 from ..text import Tokenizer
 from .guide import Guide
 from .spec import Constraint
+from .thoughts import ThoughtfulGuide, Thoughts
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions  # only in its type stubs
@@ -61,6 +62,14 @@ class _Pieces:
             pieces[i] = b"<%d>" % i
         self.tokens = pieces
 
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text, those that were added to the vocabulary included, but no special ones."""
+        return self._tokenizer.encode(text, special=False)
+
+    def bytes_of(self, token: int) -> bytes:
+        """A token's text; none for ids beyond the vocabulary."""
+        return self._tokenizer.token_bytes(token) if token < self._tokenizer.vocab_size else b""
+
     def __call__(self, text: str) -> list[int]:
         ids, data = self._tokenizer.encode_within(text), text.encode()
         return ids if self._tokenizer.decode_bytes(ids) == data else self._longest(data)
@@ -88,6 +97,7 @@ class Compiler:
         ends = sorted(i for i in eos_ids if i < tokenizer.vocab_size)
         pieces = _Pieces(tokenizer, ends)
         self._tokenizer = LLTokenizer(TokenizerWrapper(pieces), eos_token=pieces.eos_tokens)
+        self._pieces = pieces
         self._ends = _bits(ends)
         self._text = _bits(i for i in pieces.plain if i < vocab_size)
         self._made: OrderedDict[Constraint, LLMatcher] = OrderedDict()
@@ -110,6 +120,17 @@ class Compiler:
             self._made.move_to_end(constraint)
             matcher = matcher.deep_copy()
         return Guide(matcher, self._text, self._ends if may_end else 0, constraint.kind)
+
+    def thoughtful(self, thoughts: Thoughts, inner: Guide | None, *, may_end: bool = True) -> Guide:
+        """A guide that closes an answer's think block when its budget is spent, and follows `inner` besides."""
+        return ThoughtfulGuide(
+            thoughts,
+            inner,
+            text=self._text,
+            ends=self._ends if may_end else 0,
+            close=self._pieces.encode("\n</think>"),
+            piece=self._pieces.bytes_of,
+        )
 
     def _compile(self, constraint: Constraint) -> LLMatcher:
         try:

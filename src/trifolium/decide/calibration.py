@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint.shelf import cache_folder
+from ..drawing import BLUE, GREY, frame
 from ..errors import ConfigError, UsageError
 from ..files import replacing
 from .answers import Answer
@@ -218,22 +219,9 @@ def plot(reports: Mapping[str, Report], picture: Path) -> None:
 
     Raises UsageError without matplotlib.
     """
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot as plt
-    except ImportError:
-        raise UsageError("reliability plots need matplotlib: pip install 'trifolium[train]'") from None
-    figure, axis = plt.subplots(figsize=(4.6, 4.4), layout="constrained")
-    axis.plot([0, 1], [0, 1], color="#9aa5b1", lw=0.8)
-    for (name, report), colour in zip(reports.items(), ("#9aa5b1", "#1d6fa5", "#2f9e6e", "#c2703d"), strict=False):
-        x, y = [bin.probability for bin in report.bins], [bin.accuracy for bin in report.bins]
-        axis.plot(x, y, "o-", ms=4, color=colour, label=f"{name}: error {report.error:.3f}")
-    axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="probability of the likeliest answer", ylabel="share that is right")
-    axis.legend(frameon=False)
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
-    with replacing(picture) as partial:
-        figure.savefig(partial, dpi=130)
-    plt.close(figure)
+    with frame(picture, size=(4.6, 4.4), grid=True) as (axis,):
+        axis.plot([0, 1], [0, 1], color=GREY, lw=0.8)
+        for (name, report), colour in zip(reports.items(), (GREY, BLUE, "#2f9e6e", "#c2703d"), strict=False):
+            x, y = [bin.probability for bin in report.bins], [bin.accuracy for bin in report.bins]
+            axis.plot(x, y, "o-", ms=4, color=colour, label=f"{name}: error {report.error:.3f}")
+        axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="probability of the likeliest answer", ylabel="share that is right")

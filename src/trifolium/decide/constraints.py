@@ -204,7 +204,7 @@ def _count(kind: str, k: Any, of: Any, questions: Sequence[Question]) -> Count:
         try:
             conditions.append(parse_condition(condition, questions, i))
         except QuestionError as error:
-            raise QuestionError(str(error), ("of", *error.where)) from None
+            raise error.under("of") from None
     if type(k) is not int or not 0 <= k <= len(conditions):
         raise QuestionError(f"{k!r} is no number from 0 to {len(conditions)}, as many conditions as there are", (kind,))
     return Count(tuple(conditions), 0 if kind == "at_most" else k, len(conditions) if kind == "at_least" else k)

@@ -93,7 +93,7 @@ class Inquiry:
                     name = questions[min(twice)].name
                     raise QuestionError(f"{name!r} is in two groups; its answer would be ambiguous", ("questions",))
             except QuestionError as error:
-                raise QuestionError(str(error), ("joint", i, *error.where)) from None
+                raise error.under("joint", i) from None
             taken.update(checked[-1].places)
         return cls(state, tuple(questions), tuple(checked), orders)
 
@@ -124,7 +124,7 @@ def check_group(group: Group, questions: Sequence[Question]) -> CheckedGroup:
         try:
             constraints.append(parse_constraint(constraint, members))
         except QuestionError as error:
-            raise QuestionError(str(error), ("constraints", i, *error.where)) from None
+            raise error.under("constraints", i) from None
     legal = assignments(members, constraints)
     given = parse_condition(group.given, members) if group.given else None
     if given is not None:

@@ -14,7 +14,7 @@ from .answers import Answer, Decisions
 from .inquiry import Inquiry
 from .questions import MAX_QUESTIONS, Option, Question, QuestionType, label_of
 from .sheet import text_of
-from .systemone import inquire, read_extension, write_joint
+from .systemone import inquire, placed, read_extension, read_type, write_joint
 
 Json = dict[str, Any]
 
@@ -87,13 +87,7 @@ def _content(content: Any, where: tuple[str | int, ...]) -> str:
 
 
 def _question(given: Any, where: tuple[str | int, ...], number: int) -> Question:
-    if not isinstance(given, Mapping):
-        raise QuestionError("a question is an object with a type", where)
-    kind = given.get("type")
-    if kind == "box":
-        raise QuestionError("box questions ask about images, which this server can't read", (*where, "type"))
-    if kind not in _TYPES:
-        raise QuestionError(f"unknown question type {kind!r}; known: {', '.join(_TYPES)}", (*where, "type"))
+    kind = read_type(given, _TYPES, where)
     name = given.get("name")
     if name is not None and not isinstance(name, str):
         raise QuestionError("a name is a string", (*where, "name"))
@@ -103,8 +97,7 @@ def _question(given: Any, where: tuple[str | int, ...], number: int) -> Question
         # A question without a name gets one that no client would choose; the response leaves it out.
         return Question(_unnamed(number) if name is None else name, _TYPES[kind], instructions, options)
     except QuestionError as error:
-        place = {"options": key}.get(str(error.where[0]), error.where[0]) if error.where else key
-        raise QuestionError(str(error), (*where, place, *error.where[1:])) from None
+        raise placed(error, where, key) from None
 
 
 def _options(kind: str, given: Mapping[str, Any], where: tuple[str | int, ...]) -> tuple[str, tuple[Option, ...]]:

@@ -65,34 +65,36 @@ class Writer:
     def sheet(self, questions: Sequence[Question], turn: int = 0) -> Sheet:
         """Questions on one sheet. `turn`: which of the orders (`turned`) they and their options stand in."""
         places = turned(len(questions), turn)
-        parts, labels = [], list[tuple[Label, ...]]()
-        for number, place in enumerate(places, 1):
-            question = questions[place]
-            options = turned(len(question.options), turn)
-            names = label_names(len(options))
-            title = "Question" if len(questions) == 1 else f"Question {number}"
-            lines = [f"\n\n{title}: {question.instructions}".rstrip()]
-            by_option: dict[int, Label] = {}
-            for name, index in zip(names, options, strict=True):
-                option = question.options[index]
-                lines.append(f"{name}. {option.label}" + (f": {option.description}" if option.description else ""))
-                by_option[index] = self._label(name)
-            parts.append("\n".join(lines))
+        labels = list[tuple[Label, ...]]()
+        for place in places:
+            options = turned(len(questions[place].options), turn)
+            by_option = dict(zip(options, map(self._label, label_names(len(options))), strict=True))
             labels.append(tuple(by_option[i] for i in range(len(options))))
-        if len(questions) == 1:
-            parts.append("\nAnswer with the letter of the best option.")
-            lead = "Answer:"
-        else:
-            parts.append("\n\nAnswer every question with the letter of its best option, in order.")
-            lead = "Answers:"
-        tokens = (*self._plain("".join(parts)), *self._tail, *self._plain(lead))
-        return Sheet(tokens, places, tuple(labels))
+        text, lead = written(questions, turn)
+        return Sheet((*self._plain(text), *self._tail, *self._plain(lead)), places, tuple(labels))
 
     def _label(self, name: str) -> Label:
         return tuple(self._plain(" " + name))
 
     def _plain(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, special=False)
+
+
+def written(questions: Sequence[Question], turn: int = 0) -> tuple[str, str]:
+    """What stands after a state, and what its answer begins with; each label follows after a blank."""
+    parts = []
+    for number, place in enumerate(turned(len(questions), turn), 1):
+        question = questions[place]
+        options = turned(len(question.options), turn)
+        title = "Question" if len(questions) == 1 else f"Question {number}"
+        lines = [f"\n\n{title}: {question.instructions}".rstrip()]
+        for name, index in zip(label_names(len(options)), options, strict=True):
+            option = question.options[index]
+            lines.append(f"{name}. {option.label}" + (f": {option.description}" if option.description else ""))
+        parts.append("\n".join(lines))
+    if len(questions) == 1:
+        return "".join([*parts, "\nAnswer with the letter of the best option."]), "Answer:"
+    return "".join([*parts, "\n\nAnswer every question with the letter of its best option, in order."]), "Answers:"
 
 
 def label_names(count: int) -> list[str]:

@@ -7,18 +7,19 @@ the place in the request, and `detail` shapes it as the wire's 422 body.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ..errors import QuestionError, UsageError
 from .answers import Answer, Decisions, JointAnswer
 from .inquiry import Group, Inquiry
-from .questions import Option, Question, label_of
+from .questions import Option, Question, QuestionType, label_of
 from .sheet import text_of
 
 Json = dict[str, Any]
+T = TypeVar("T", bound=str)
 
-_TYPES = ("noul", "choice", "score")
+_TYPES: tuple[QuestionType, ...] = ("noul", "choice", "score")
 _KNOWN = ("model", "state", "questions", "trifolium")
 _KNOWN_OURS = ("joint", "orders")
 _KNOWN_QUESTION = ("type", "instructions", "criteria")
@@ -70,21 +71,33 @@ def read_questions(given: Any) -> list[Question]:
 def read_question(name: str, given: Any) -> Question:
     """One question. Raises QuestionError."""
     where = ("questions", name)
-    if not isinstance(given, Mapping):
-        raise QuestionError("a question is an object with a type", where)
-    kind = given.get("type")
-    if kind == "box":
-        raise QuestionError("box questions ask about images, which this server can't read", (*where, "type"))
-    if kind not in _TYPES:
-        raise QuestionError(f"unknown question type {kind!r}; known: {', '.join(_TYPES)}", (*where, "type"))
+    kind = read_type(given, _TYPES, where)
     _only(given, _KNOWN_QUESTION, where)
     instructions, criteria = given.get("instructions"), given.get("criteria")
     try:
         options = _READERS[kind](criteria)
         return Question(name, kind, text_of(instructions), options)
     except QuestionError as error:
-        place = {"options": "criteria"}.get(str(error.where[0]), error.where[0]) if error.where else "criteria"
-        raise QuestionError(str(error), (*where, place, *error.where[1:])) from None
+        raise placed(error, where, "criteria") from None
+
+
+def read_type(given: Any, known: Collection[T], where: tuple[str | int, ...]) -> T:
+    """A question's type, one of those that the wire has. Raises QuestionError."""
+    if not isinstance(given, Mapping):
+        raise QuestionError("a question is an object with a type", where)
+    kind = given.get("type")
+    if kind == "box":
+        raise QuestionError("box questions ask about images, which this server can't read", (*where, "type"))
+    for one in known:
+        if kind == one:
+            return one
+    raise QuestionError(f"unknown question type {kind!r}; known: {', '.join(map(str, known))}", (*where, "type"))
+
+
+def placed(error: QuestionError, where: tuple[str | int, ...], options: str) -> QuestionError:
+    """A question's fault, by its place in the request; `options`: the key that holds them on the wire."""
+    place = error.where or ("options",)
+    return QuestionError(str(error), (options if place[0] == "options" else place[0], *place[1:])).under(*where)
 
 
 def _noul(criteria: Any) -> tuple[Option, ...]:
@@ -125,7 +138,7 @@ def read_extension(given: Any) -> tuple[list[Group], int]:
         try:
             groups.append(Group.parse(group))
         except QuestionError as error:
-            raise QuestionError(str(error), ("trifolium", "joint", i, *error.where)) from None
+            raise error.under("trifolium", "joint", i) from None
     return groups, given.get("orders", 1)
 
 
@@ -135,7 +148,7 @@ def inquire(state: str, questions: Sequence[Question], groups: Sequence[Group], 
         return Inquiry.of(state, questions, groups, orders)
     except QuestionError as error:
         if error.where[:1] in (("joint",), ("orders",)):
-            raise QuestionError(str(error), ("trifolium", *error.where)) from None
+            raise error.under("trifolium") from None
         raise
 
 

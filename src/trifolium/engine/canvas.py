@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..model import MASK
@@ -19,7 +18,7 @@ from .drafts import Draft
 from .events import Cell, TokenLogprob
 from .plan import Outcome, Plan
 from .policies import Guess, make_policy, most_confident
-from .proposals import Proposer, Readout, probabilities
+from .proposals import ChainReading, Proposer, Readout, entropy, probabilities
 from .request import Live
 from .sampling import logprob_of
 
@@ -129,12 +128,10 @@ class _Filling:
     def __init__(self, live: Live, canvas: Canvas, proposer: Proposer, hidden_MD: Tensor) -> None:
         self._live = live
         self._canvas = canvas
-        self._proposer = proposer
-        self._hidden = hidden_MD
         temperature = live.request.sampling.temperature or 1.0
         self._scale = 1.0 / temperature
         self._readout: Readout = proposer.read(hidden_MD, temperature)
-        self._carries: dict[int, Tensor] = {}
+        self._chain = ChainReading(proposer, hidden_MD, canvas.context)
 
     def run(self, gained: bool) -> dict[int, Guess]:
         """Fill what can be filled, at least one position unless the pass has `gained` one; the guesses left over."""
@@ -180,22 +177,13 @@ class _Filling:
         """The likeliest token at a canvas position, through the chain where the token before it is known."""
         row = index - 1
         ids, logits = self._readout.ids[row], self._readout.logits[row]
-        previous = self._canvas.tokens[row]
-        if self._proposer.refines and previous is not None and self._canvas.context is not None:
-            carry = self._carries.get(row - 1, torch.zeros_like(self._hidden[0]))
-            step, refined = self._proposer.refine(
-                self._hidden[row : row + 1], [previous], self._canvas.context[None], carry[None], ids[None]
-            )
-            if np.isfinite(refined).all():
-                self._carries[row] = step[0]
-                logits = refined[0] * self._scale
+        if (refined := self._chain.refined(row, self._canvas.tokens[row], ids)) is not None:
+            logits = refined * self._scale
         live = self._live
         ahead = [token for token in self._canvas.tokens[self._canvas.emitted :] if token is not None]
         token = live.sampler.choose(logits / self._scale, live.state.length + index, ids, ahead)
         mass, rest = probabilities(logits, self._readout.log_tail(row))
         confidence = float(mass[np.searchsorted(ids, token)])
-        listed = mass[mass > 0]
-        entropy = float(-(listed * np.log(listed)).sum()) - (rest * float(np.log(rest)) if rest > 0 else 0.0)
         count = live.request.decode.logprobs
         logprob = None if count is None else logprob_of(token, logits, count, ids, self._readout.log_tail(row))
-        return Guess(index, token, confidence, entropy, logprob)
+        return Guess(index, token, confidence, entropy(mass, rest), logprob)

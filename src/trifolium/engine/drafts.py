@@ -61,6 +61,50 @@ class Draft:
         return self.keep([i for i, d in enumerate(self.depths()) if d <= depth])
 
 
+class GrowingDraft:
+    """A tree of drafts while it grows."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self._confidences: list[float] = []
+        self._parents: list[int] = []
+        self._forced: set[int] = set()
+
+    def add(self, token: int, confidence: float, parent: int, forced: bool = False) -> int:
+        """One more token after `parent`; its index."""
+        if forced:
+            self._forced.add(len(self.tokens))
+        self.tokens.append(token)
+        self._confidences.append(confidence)
+        self._parents.append(parent)
+        return len(self.tokens) - 1
+
+    def chain(self, tokens: Sequence[int], confidence: float, parent: int, forced_from: int) -> int:
+        """Tokens one after the other, the first with a confidence, the others forced; the last one's index."""
+        for i, token in enumerate(tokens):
+            parent = self.add(token, confidence if i < forced_from else 1.0, parent, i >= forced_from)
+        return parent
+
+    def path(self, node: int) -> list[int]:
+        """Tokens from the root to a node."""
+        out = []
+        while node >= 0:
+            out.append(self.tokens[node])
+            node = self._parents[node]
+        return out[::-1]
+
+    def draft(self, source: str, kind: str | None = None) -> Draft:
+        """The tree as it is; `kind` is the source's name unless given."""
+        return Draft(
+            tuple(self.tokens),
+            tuple(self._confidences),
+            source,
+            source if kind is None else kind,
+            tuple(self._parents),
+            frozenset(self._forced),
+        )
+
+
 class DraftSource(Protocol):
     """Something that proposes continuations of one request. It sees every emitted token once, in order."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..constrain import Compiler
+from ..constrain import Compiler, Thoughts
 from ..errors import PromptError, UnsupportedModelError, UsageError
 from ..model import Transformer
 from ..model.state import StateSize
@@ -153,6 +153,9 @@ class Engine:
         decode, constraint = request.decode, request.constraint
         request.check(self.model.config.vocab_size, self.model.config.max_positions, self.tokenizer is not None)
         guide = None if constraint is None else self.compiler.guide(constraint, may_end=not decode.ignore_eos)
+        if decode.thinking_budget is not None and self.tokenizer is not None:
+            thoughts = Thoughts(decode.thinking_budget, opened=request.thinking)
+            guide = self.compiler.thoughtful(thoughts, guide, may_end=not decode.ignore_eos)
         return Live(
             self._count,
             request,

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ..constrain import Constraint
 
 
+FinishReason = Literal["stop", "length", "repetition", "cancelled"]
+
+
 @dataclass(frozen=True)
 class TokenLogprob:
     """A token of the answer and the log-probability that the model gave it, before bias, penalties and temperature.
@@ -33,7 +36,8 @@ class Result:
     that holds prompts and answers counts for both.
 
     `token_ids` ends with the token that completed a stop string; an end token is in neither the ids nor the counts, but
-    the pass that found it is. `finish_reason`: "stop" (end token or stop string), "length" or "cancelled"; `stop` is
+    the pass that found it is. `finish_reason`: "stop" (end token or stop string), "length", "repetition"
+    (it went in circles) or "cancelled"; `stop` is
     the stop string, if one ended it. `accepted_by` counts accepted drafts by their source. `experts_per_pass`: distinct
     experts that a decoding pass read in a mixture layer, on average (0 without such layers). In a shared pass the whole
     pass's time counts for each of its requests. `dtype`: how products were computed. `notes`: what was done otherwise
@@ -48,7 +52,7 @@ class Result:
     prompt_passes: int
     prompt_seconds: float
     accepted_by: Mapping[str, int]
-    finish_reason: Literal["stop", "length", "cancelled"]
+    finish_reason: FinishReason
     stop: str | None
     mode: str
     drafts: str

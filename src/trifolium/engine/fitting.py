@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ..constrain import Guide
 from ..text import Tokenizer
-from .drafts import Draft
+from .drafts import Draft, GrowingDraft
 from .skeleton import Slots
 from .tree import MIN_REACH
 
@@ -45,9 +45,9 @@ class OptionDrafts:
         pass  # the request's guide follows the answer by itself
 
     def propose(self, limit: int) -> Draft:
-        draft = _Growing()
+        draft = GrowingDraft()
         if not self.affordable:
-            return draft.done("options")
+            return draft.draft("options")
         lead = self._guide.run(limit=min(limit, MAX_FITTED))
         ends = [(-1.0, draft.chain(lead, 1.0, -1, forced_from=0), tuple(lead))]
         while ends and len(draft.tokens) < MAX_FITTED:
@@ -58,42 +58,7 @@ class OptionDrafts:
                 if -negative * share >= MIN_REACH and len(path) + len(filling) <= limit:
                     end = draft.chain(filling, share, node, forced_from=1)
                     heapq.heappush(ends, (negative * share, end, (*path, *filling)))
-        return draft.done("options")
-
-
-class _Growing:
-    """A tree of drafts as it grows."""
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self._confidences: list[float] = []
-        self._parents: list[int] = []
-        self._forced: set[int] = set()
-
-    def add(self, token: int, confidence: float, parent: int, forced: bool = False) -> int:
-        """One more token after `parent`; its index."""
-        if forced:
-            self._forced.add(len(self.tokens))
-        self.tokens.append(token)
-        self._confidences.append(confidence)
-        self._parents.append(parent)
-        return len(self.tokens) - 1
-
-    def chain(self, tokens: Sequence[int], confidence: float, parent: int, forced_from: int) -> int:
-        """Tokens one after the other, the first with a confidence, the others forced; the last one's index."""
-        for i, token in enumerate(tokens):
-            parent = self.add(token, confidence if i < forced_from else 1.0, parent, i >= forced_from)
-        return parent
-
-    def done(self, source: str, kind: str | None = None) -> Draft:
-        return Draft(
-            tuple(self.tokens),
-            tuple(self._confidences),
-            source,
-            source if kind is None else kind,
-            tuple(self._parents),
-            frozenset(self._forced),
-        )
+        return draft.draft("options")
 
 
 def fitted(guide: Guide) -> Callable[[Draft, int], Draft]:
@@ -110,7 +75,7 @@ def fit(draft: Draft, guide: Guide, limit: int) -> Draft:
     children: dict[int, list[int]] = {}
     for i in range(len(draft.tokens)):
         children.setdefault(draft.parent(i), []).append(i)
-    grown = _Growing()
+    grown = GrowingDraft()
     # (-reach, order, old index or None, new index, path)
     queue: list[tuple[float, int, int | None, int, tuple[int, ...]]] = [(-1.0, 0, -1, -1, ())]
     while queue and len(grown.tokens) < MAX_FITTED:
@@ -129,4 +94,4 @@ def fit(draft: Draft, guide: Guide, limit: int) -> Draft:
                 continue
             at = grown.add(token, confidence, new, forced=allowed.single is not None)
             heapq.heappush(queue, (negative * confidence, at + 1, index, at, (*path, token)))
-    return grown.done(draft.source, draft.kind)
+    return grown.draft(draft.source, draft.kind)

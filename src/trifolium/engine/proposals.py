@@ -20,7 +20,7 @@ from ..model.adapter import ChainProducts
 from ..ops.formats import INT4
 from ..ops.linear import pack_weight
 from ..ops.native.packed import PackedWeight
-from .drafts import Draft
+from .drafts import Draft, GrowingDraft
 from .sampling import Floats, Ids, Sampler
 from .tree import MIN_REACH
 
@@ -77,6 +77,12 @@ def probabilities(logits: Floats, log_tail: float) -> tuple[Floats, float]:
     rest = math.exp(log_tail - shift)
     total = float(weights.sum()) + rest
     return weights / total, rest / total
+
+
+def entropy(mass: Floats, rest: float) -> float:
+    """Entropy in nats of probabilities [C] and of what they miss, counted as one token."""
+    listed = mass[mass > 0]
+    return float(-(listed * np.log(listed)).sum()) - (rest * float(np.log(rest)) if rest > 0 else 0.0)
 
 
 def _packed(weight: Tensor, dtype: torch.dtype) -> PackedWeight:
@@ -152,7 +158,7 @@ class Proposer:
             return []
         readout = self.read(torch.cat([ask.hidden for ask in asks]), drafts=True)
         starts = np.cumsum([0, *(len(ask.hidden) for ask in asks)])
-        trees = [_Tree() for _ in asks]
+        trees = [GrowingDraft() for _ in asks]
         frontier = [_Leaf(i, -1, ask.previous, 1.0, torch.zeros_like(ask.context)) for i, ask in enumerate(asks)]
         for depth in range(max(len(ask.hidden) for ask in asks)):
             active = [leaf for leaf in frontier if depth < len(asks[leaf.ask].hidden)]
@@ -176,11 +182,11 @@ class Proposer:
                 for i in range(len(asks))
                 for leaf in sorted((leaf for leaf in grown if leaf.ask == i), key=lambda leaf: -leaf.reach)[:BEAM]
             ]
-        return [tree.draft() for tree in trees]
+        return [tree.draft("preview") for tree in trees]
 
     @staticmethod
     def _grow(
-        ask: Ask, tree: _Tree, leaf: _Leaf, readout: Readout, row: int, values: Floats, carry: Tensor
+        ask: Ask, tree: GrowingDraft, leaf: _Leaf, readout: Readout, row: int, values: Floats, carry: Tensor
     ) -> list[_Leaf]:
         """The likeliest tokens after a leaf, added to its tree; under a constraint the likeliest that it allows."""
         ids, path = readout.ids[row], tree.path(leaf.node)
@@ -219,35 +225,27 @@ class _Leaf:
     carry: Tensor
 
 
-class _Tree:
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.confidences: list[float] = []
-        self.parents: list[int] = []
-        self.forced: set[int] = set()
+class ChainReading:
+    """The chain along one canvas: what a row says, knowing the token before the one that it predicts.
 
-    def add(self, token: int, confidence: float, parent: int, forced: bool = False) -> int:
-        if forced:
-            self.forced.add(len(self.tokens))
-        self.tokens.append(token)
-        self.confidences.append(confidence)
-        self.parents.append(parent)
-        return len(self.tokens) - 1
+    `hidden` [M, D]: the canvas' preview rows. `context` [D]: the commit row before it, None while there is none.
+    """
 
-    def path(self, node: int) -> list[int]:
-        """Tokens from the root to a node."""
-        out = []
-        while node >= 0:
-            out.append(self.tokens[node])
-            node = self.parents[node]
-        return out[::-1]
+    def __init__(self, proposer: Proposer, hidden_MD: Tensor, context_D: Tensor | None) -> None:
+        self._proposer = proposer
+        self._hidden = hidden_MD
+        self._context = context_D
+        self._carries: dict[int, Tensor] = {}
 
-    def draft(self) -> Draft:
-        return Draft(
-            tuple(self.tokens),
-            tuple(self.confidences),
-            "preview",
-            "preview",
-            tuple(self.parents),
-            frozenset(self.forced),
+    def refined(self, row: int, previous: int | None, ids_C: Ids) -> Floats | None:
+        """Plain logits [C] of a row's candidates; None where the chain has nothing to say, or nothing finite."""
+        if not self._proposer.refines or previous is None or self._context is None:
+            return None
+        carry = self._carries.get(row - 1, torch.zeros_like(self._hidden[0]))
+        step, refined = self._proposer.refine(
+            self._hidden[row : row + 1], [previous], self._context[None], carry[None], ids_C[None]
         )
+        if not np.isfinite(refined).all():
+            return None
+        self._carries[row] = step[0]
+        return np.asarray(refined[0])

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ..config import DecodeConfig, SamplingParams
 from ..errors import PromptError, UsageError
 from ..model import RequestState
-from .events import CanvasEvent, Cell, Event, FinishedEvent, Result, TextEvent, TokenLogprob
+from .events import CanvasEvent, Cell, Event, FinishedEvent, FinishReason, Result, TextEvent, TokenLogprob
+from .repeats import Repeats
 from .sampling import Sampler, logprob_of
 
 if TYPE_CHECKING:
@@ -26,12 +27,16 @@ _DEFAULT = DecodeConfig.parse({}, "defaults")
 
 @dataclass(frozen=True)
 class Request:
-    """What a caller asks for: a prompt as token ids, how to choose tokens, how to decode, and what must come out."""
+    """What a caller asks for: a prompt as token ids, how to choose tokens, how to decode, and what must come out.
+
+    `thinking`: the prompt ends inside an open think block, which a budget for thinking counts from its start.
+    """
 
     prompt: Sequence[int]
     sampling: SamplingParams = _GREEDY
     decode: DecodeConfig = _DEFAULT
     constraint: Constraint | None = None
+    thinking: bool = False
 
     def check(self, vocab_size: int, max_positions: int, has_tokenizer: bool) -> None:
         """Raises PromptError or UsageError if the model can't serve this."""
@@ -133,10 +138,11 @@ class Live:
         self.experts_read = 0.0
         self.passes = self.prompt_passes = 0
         self.seconds = self.prompt_seconds = 0.0
-        self.finish_reason: Literal["stop", "length", "cancelled"] | None = None
+        self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
         self.events: deque[Event] = deque()
         self.result: Result | None = None
+        self._repeats = None if request.decode.repeats is None else Repeats(request.decode.repeats)
         self._logprobs: list[TokenLogprob] | None = None if request.decode.logprobs is None else []
         self._reported = self.prompt_tokens
         self._end_if_complete()
@@ -175,8 +181,11 @@ class Live:
             self.guide.push(token)
         if self.text.stop is not None:
             self.finish_reason = "stop"
-        elif not self._end_if_complete() and self.remaining == 0:
-            self.finish_reason = "length"
+        elif not self._end_if_complete():
+            if self._repeats is not None and self._repeats.push(token):
+                self.finish_reason = "repetition"
+            elif self.remaining == 0:
+                self.finish_reason = "length"
         return True
 
     def _end_if_complete(self) -> bool:
@@ -251,7 +260,7 @@ class Live:
             self.events.append(FinishedEvent(self.result))
             self.state.free()  # a caller may keep the handle; the memory is not the caller's
 
-    def _result(self, reason: Literal["stop", "length", "cancelled"]) -> Result:
+    def _result(self, reason: FinishReason) -> Result:
         return Result(
             text=self.text.text,
             token_ids=tuple(self.tokens[self.prompt_tokens :]),

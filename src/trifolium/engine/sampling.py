@@ -43,6 +43,12 @@ def softmax(logits: Floats) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
+def log_total(logits: Floats, log_tail: float = -np.inf) -> float:
+    """Log of the sum of exp(l), and of others whose sum's log is known; shifted by the largest."""
+    shift = max(float(logits.max()), log_tail)
+    return shift + float(np.log(np.exp(logits - shift).sum() + np.exp(log_tail - shift)))
+
+
 def keep_top_k(logits: Floats, k: int) -> Ids:
     """Indices, ascending, of the k largest logits; among equal ones the lowest indices stay."""
     if k >= len(logits):
@@ -90,8 +96,7 @@ def logprob_of(
 
     `log_tail`: log of the exp-sum of tokens that the logits leave out. The token must be among them.
     """
-    shift = max(float(logits.max()), log_tail)
-    total = shift + float(np.log(np.exp(logits - shift).sum() + np.exp(log_tail - shift)))
+    total = log_total(logits, log_tail)
     count = min(count, len(logits))
     top = np.argpartition(-logits, count - 1)[:count] if count else np.empty(0, np.int64)
     top = top[np.argsort(-logits[top], kind="stable")]

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from ..config import DecodeConfig
@@ -24,6 +22,7 @@ from .events import Result
 from .handle import Handle
 from .plan import Outcome, Plan
 from .request import Live, Request
+from .sampling import Floats, log_total
 
 MAX_READ = 64
 """Rows of a pass whose logits [n, V] are read: what they take in memory is bounded."""
@@ -208,9 +207,8 @@ class ScoreDecoder:
 
 def _logprobs(logits_V: Tensor, tokens: Sequence[int]) -> dict[int, float]:
     """log softmax in float64, of `tokens` alone."""
-    logits: npt.NDArray[np.float64] = logits_V.double().cpu().numpy()
-    largest = logits.max()
-    total = largest + np.log(np.exp(logits - largest).sum())
+    logits: Floats = logits_V.double().cpu().numpy()
+    total = log_total(logits)
     return {token: float(logits[token] - total) for token in tokens}
 
 

@@ -14,7 +14,6 @@ Shapes: M preview rows, V vocabulary, C candidates, D hidden size.
 from __future__ import annotations
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..constrain import Allowed, Guide
@@ -25,9 +24,9 @@ from .drafts import Draft
 from .events import Cell, TokenLogprob
 from .plan import Outcome, Plan
 from .policies import Guess, make_policy
-from .proposals import CANDIDATES, Proposer, probabilities
+from .proposals import CANDIDATES, ChainReading, Proposer, entropy, probabilities
 from .request import Live
-from .sampling import Floats, Ids, logprob_of
+from .sampling import Floats, Ids, log_total, logprob_of
 from .skeleton import Slots
 
 PRICE = costs.PRIOR
@@ -144,11 +143,10 @@ class _Filling:
         self._live = live
         self._proposer = proposer
         self._hidden = hidden_MD
-        self._context = context_D
+        self._chain = ChainReading(proposer, hidden_MD, context_D)
         self.start = start
         self._scale = 1.0 / (live.request.sampling.temperature or 1.0)
         self._previous: dict[int, int] = {0: first}
-        self._carries: dict[int, Tensor] = {}
 
     @property
     def rows(self) -> int:
@@ -171,18 +169,16 @@ class _Filling:
         log_tail = -np.inf
         if len(ids) > CANDIDATES:
             order = np.argpartition(logits, -CANDIDATES)
-            rest = logits[order[:-CANDIDATES]] * self._scale
-            log_tail = float(rest.max() + np.log(np.exp(rest - rest.max()).sum()))
+            log_tail = log_total(logits[order[:-CANDIDATES]] * self._scale)
             best = np.sort(order[-CANDIDATES:])
             ids, logits = ids[best], logits[best]
-        logits = self._refined(row, ids, logits)
+        if (refined := self._chain.refined(row, self._previous.get(row), ids)) is not None:
+            logits = refined
         token = live.sampler.choose(logits, self.start + index, ids)
         mass, missed = probabilities(logits * self._scale, log_tail)
-        listed = mass[mass > 0]
-        entropy = float(-(listed * np.log(listed)).sum()) - (missed * float(np.log(missed)) if missed > 0 else 0.0)
         count = live.request.decode.logprobs
         logprob = None if count is None else logprob_of(token, logits * self._scale, count, ids, log_tail)
-        return Guess(index, token, float(mass[np.searchsorted(ids, token)]), entropy, logprob)
+        return Guess(index, token, float(mass[np.searchsorted(ids, token)]), entropy(mass, missed), logprob)
 
     def _logits(self, row: int, ids: Ids) -> Floats:
         """Plain logits of `ids` [n]: where few are asked for, the head's other rows aren't read."""
@@ -190,17 +186,3 @@ class _Filling:
         if len(ids) <= CANDIDATES:
             return np.asarray((self._proposer.head_rows(ids) @ hidden_1D[0]).double().numpy())
         return np.asarray(self._proposer.logits(hidden_1D)[0].double().numpy()[ids])
-
-    def _refined(self, row: int, ids: Ids, logits: Floats) -> Floats:
-        """Candidates' logits through the chain, where the token before the predicted one is known."""
-        previous = self._previous.get(row)
-        if not self._proposer.refines or previous is None:
-            return logits
-        carry = self._carries.get(row - 1, torch.zeros_like(self._context))
-        step, refined = self._proposer.refine(
-            self._hidden[row : row + 1], [previous], self._context[None], carry[None], ids[None]
-        )
-        if not np.isfinite(refined).all():
-            return logits
-        self._carries[row] = step[0]
-        return np.asarray(refined[0])

@@ -76,7 +76,7 @@ def _no_others(name: str) -> LM:
 
 
 def _answer(request: Request, error: ApiError) -> JSONResponse:
-    return JSONResponse(error.body(request.url.path), error.status, error.headers)
+    return JSONResponse(error.body(request.url.path, request.state.request_id), error.status, error.headers)
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,9 @@ from pydantic import Field
 
 from ..config import MAX_LOGPROBS
 from ..engine import CanvasEvent, Result, TextEvent, TokenLogprob
-from ..text import ReasoningSplitter, Tokenizer
+from ..text import Tokenizer
+from ..tools import MAX_TOOLS, Said, ToolCall, TurnReader
+from .calls import call_id, described, pieces, use_of
 from .conversation import ChatMessage, for_template, template_variables
 from .errors import ApiError, Unsupported
 from .fields import MOST_KEYS, MOST_PARTS, SampledBody, Several, StreamOptions, Wish, at_most, refuse, shown
@@ -27,10 +29,8 @@ from .worker import Answer, Worker
 router = APIRouter(responses=ERRORS)
 
 NOT_YET = {
-    "tools": "tool calls are not there yet",
-    "tool_choice": "tool calls are not there yet",
-    "functions": "tool calls are not there yet",
-    "function_call": "tool calls are not there yet",
+    "functions": "tools have taken their place",
+    "function_call": "tool_choice has taken its place",
     "audio": "the model writes text",
     "web_search_options": "the server searches nothing",
 }
@@ -67,15 +67,15 @@ class ChatBody(SampledBody):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     modalities: Several[str] | None = None
     response_format: dict[str, Any] | None = None
+    tools: Annotated[Several[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["auto", "none", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     # Refused by name (NOT_YET).
-    tools: list[Any] | None = None
-    tool_choice: Any = None
     functions: list[Any] | None = None
     function_call: Any = None
     audio: Any = None
     web_search_options: Any = None
     # Ignored.
-    parallel_tool_calls: Any = None
     user: Any = None
     metadata: Any = None
     store: Any = None
@@ -105,18 +105,20 @@ class ChatBody(SampledBody):
 @router.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion))
 async def complete_chat(request: Request, body: ChatBody) -> Response:
     """Answer a conversation, at once or as a stream of chunks."""
-    service, path = service_of(request), request.url.path
+    service = service_of(request)
     wish = body.checked_wish()
     worker = await service.models.get(body.model)
     messages = for_template(body.messages)
+    use = use_of(body.tools, body.tool_choice, body.parallel_tool_calls)
     variables = template_variables(body.chat_template_kwargs, body.reasoning_effort, wish.constraint is not None)
-    prompt = await service.encode(worker, messages, template=variables)
-    running = await service.start(worker, prompt, wish)
-    chat = ChatAnswers(f"chatcmpl-{request.state.request_id}", worker, body.logprobs or False, prompt, len(running))
+    prompt = await service.encode(worker, messages, tools=described(use), template=variables)
+    running = await service.start(worker, prompt, await service.with_tools(worker, prompt, wish, use))
+    readers = [worker.lm.reader(prompt, use) for _ in running]
+    chat = ChatAnswers(f"chatcmpl-{request.state.request_id}", worker, body.logprobs or False, readers)
     note = partial(service.note, "chat", messages)
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return stream(chat.chunks(service, running, note, drafts=wish.options.drafts, usage=usage), path, running)
+        return stream(chat.chunks(service, running, note, drafts=wish.options.drafts, usage=usage), request, running)
     results = await service.finish(request, running)
     note(results)
     return JSONResponse(chat.whole(results))
@@ -125,15 +127,15 @@ async def complete_chat(request: Request, body: ChatBody) -> Response:
 class ChatAnswers:
     """The answers of one request, in the API's words."""
 
-    def __init__(self, id: str, worker: Worker, logprobs: bool, prompt: Sequence[int], count: int) -> None:
+    def __init__(self, id: str, worker: Worker, logprobs: bool, readers: Sequence[TurnReader]) -> None:
         self._id = id
         self._created = int(time.time())
         self._model = worker.lm.name
         self._tokenizer = worker.lm.tokenizer
         self._logprobs = logprobs
-        thinking = worker.lm.is_thinking(prompt)
-        self._splitters = [ReasoningSplitter(thinking) if worker.lm.thinks else None for _ in range(count)]
-        self._thoughts = [""] * count
+        self._thinks = worker.lm.thinks
+        self._readers = readers
+        self._messages = [_Message() for _ in readers]
 
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
         """The response to a request without `stream`."""
@@ -155,17 +157,18 @@ class ChatAnswers:
             yield self._chunk(index, {"role": "assistant", "content": ""})
         async for index, event in service.events(answers):
             if isinstance(event, TextEvent):
-                if (delta := _delta(*self._split(index, event.text))) or event.logprobs:
-                    yield self._chunk(index, delta, event.logprobs)
+                deltas = list(self._deltas(index, self._readers[index].push(event.text)))
+                for delta in deltas or ([{}] if event.logprobs else []):
+                    yield self._chunk(index, delta, event.logprobs if delta is (deltas or [delta])[0] else None)
             elif isinstance(event, CanvasEvent) and drafts:
                 # No choices, as in the chunk that brings the usage: clients pass over what they don't know.
                 canvas = canvas_of(event, self._id, index).model_dump()
                 yield sse({**self._head("chat.completion.chunk"), "choices": [], "trifolium": canvas})
             elif (result := finished(event)) is not None:
                 results[index] = result
-                if delta := _delta(*self._split(index, None)):
+                for delta in self._deltas(index, self._readers[index].finish()):
                     yield self._chunk(index, delta)
-                yield self._chunk(index, {}, reason=result.finish_reason)
+                yield self._chunk(index, {}, reason=self._readers[index].reason(result))
         ordered = [results[i] for i in sorted(results)]
         note(ordered)
         if usage:
@@ -175,32 +178,42 @@ class ChatAnswers:
     def _choices(self, results: Sequence[Result]) -> list[dict[str, Any]]:
         choices = []
         for index, result in enumerate(results):
-            first, rest = self._split(index, result.text), self._split(index, None)
-            reasoning, content = first[0] + rest[0], first[1] + rest[1]
+            reader, said = self._readers[index], self._messages[index]
+            for part in (*reader.push(result.text), *reader.finish()):
+                said.add(part)
+            content = None if said.calls and not said.content else said.content
             message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-            if self._splitters[index] is not None:
-                message["reasoning_content"] = reasoning
+            if self._thinks:
+                message["reasoning_content"] = said.reasoning
+            if said.calls:
+                message["tool_calls"] = said.calls
             choices.append(
                 {
                     "index": index,
                     "message": message,
                     "logprobs": self._logprobs_of(result.logprobs),
-                    "finish_reason": result.finish_reason,
+                    "finish_reason": reader.reason(result),
                 }
             )
         return choices
 
-    def _split(self, index: int, text: str | None) -> tuple[str, str]:
-        """(reasoning, content) of a text that comes next, or of what was held back at the end (None)."""
-        if (splitter := self._splitters[index]) is None:
-            return "", text or ""
-        reasoning, content = splitter.finish() if text is None else splitter.push(text)
-        self._thoughts[index] += reasoning
-        return reasoning, content
+    def _deltas(self, index: int, parts: Iterable[Said | ToolCall]) -> Iterator[dict[str, Any]]:
+        """What is new in a message; a call comes as its head, and its arguments piece by piece."""
+        said = self._messages[index]
+        for part in parts:
+            new = said.add(part)
+            if isinstance(part, ToolCall):
+                place = len(said.calls) - 1
+                head = {**said.calls[-1], "function": {"name": part.name, "arguments": ""}}
+                yield {"tool_calls": [{"index": place, **head}]}
+                for piece in pieces(part.arguments):
+                    yield {"tool_calls": [{"index": place, "function": {"arguments": piece}}]}
+            else:
+                yield {"reasoning_content" if part.kind == "reasoning" else "content": new}
 
     def _usage(self, results: Sequence[Result]) -> dict[str, Any]:
         """Reasoning is counted as the tokens that its text would be cut into."""
-        thoughts = (len(self._tokenizer.encode(thought, special=False)) for thought in self._thoughts)
+        thoughts = (len(self._tokenizer.encode(said.reasoning, special=False)) for said in self._messages)
         return chat_usage(results, sum(thoughts))
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -230,9 +243,27 @@ class ChatAnswers:
         return {"content": content, "refusal": None}
 
 
-def _delta(reasoning: str, content: str) -> dict[str, Any]:
-    named = {"reasoning_content": reasoning, "content": content}
-    return {name: text for name, text in named.items() if text}
+class _Message:
+    """A message as it grows. `calls`: in the API's shape."""
+
+    def __init__(self) -> None:
+        self.reasoning = self.content = ""
+        self.calls: list[dict[str, Any]] = []
+        self._called = False  # whether the last part was a call
+
+    def add(self, part: Said | ToolCall) -> str:
+        """Add a part; returns its text. What is said after a call begins a new line."""
+        called, self._called = self._called, isinstance(part, ToolCall)
+        if isinstance(part, ToolCall):
+            function = {"name": part.name, "arguments": part.arguments}
+            self.calls.append({"id": call_id(), "type": "function", "function": function})
+            return ""
+        if part.kind == "reasoning":
+            self.reasoning += part.text
+            return part.text
+        text = f"\n{part.text}" if called and self.content else part.text
+        self.content += text
+        return text
 
 
 def token_of(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:

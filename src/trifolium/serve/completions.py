@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,7 +16,8 @@ from ..engine import CanvasEvent, Result, TextEvent, TokenLogprob
 from ..text import Tokenizer
 from .chat import token_of
 from .errors import Unsupported
-from .fields import SampledBody, Several, StreamOptions, Wish, refuse, shown
+from .fields import SampledBody, Several, StreamOptions, Wish, shown
+from .infill import gap_prompt
 from .service import Service, finished, service_of
 from .shapes import ERRORS, TextCompletion, answers
 from .streaming import canvas_of, sse, stream
@@ -25,8 +27,6 @@ from .worker import Answer, Worker
 router = APIRouter(responses=ERRORS)
 
 Tokens = Annotated[Several[int], Field(min_length=1)]
-
-NOT_YET = {"suffix": "infilling is not there yet"}
 
 DEFAULT_TOKENS = 16
 """Longest text unless `max_tokens` says otherwise, as in OpenAI's API."""
@@ -48,16 +48,16 @@ class CompletionBody(SampledBody):
     logprobs: int | None = Field(None, ge=0, le=5)
     echo: bool = False
     best_of: int | None = Field(None, ge=1)
-    # Refused by name (NOT_YET).
     suffix: str | None = None
     # Ignored.
     user: Any = None
 
     def checked_wish(self) -> Wish:
         """How the texts are wanted. Raises Unsupported for what can't be done."""
-        refuse(self, NOT_YET)
         if self.best_of not in (None, self.n or 1):
             raise Unsupported("best_of", "ask for 'n' texts and choose among them")
+        if self.echo and self.suffix:
+            raise Unsupported("echo", "with a suffix the text has two sides")
         if self.echo and self.logprobs is not None:
             raise Unsupported("echo", "log-probabilities of prompts are not given")
         return self.wish(max_tokens=self.max_tokens or DEFAULT_TOKENS, logprobs=self.logprobs)
@@ -73,11 +73,14 @@ class CompletionBody(SampledBody):
 @router.post("/v1/completions", response_model=None, responses=answers(TextCompletion))
 async def complete(request: Request, body: CompletionBody) -> Response:
     """Go on with one or more texts, at once or as a stream of chunks."""
-    service, path = service_of(request), request.url.path
+    service = service_of(request)
     wish = body.checked_wish()
     worker = await service.models.get(body.model)
     service.check_count(len(body.prompts), wish)  # before each is cut into tokens
-    prompts = [await _tokens(service, worker, prompt) for prompt in body.prompts]
+    if body.suffix:
+        prompts, wish = await _gaps(service, worker, body.prompts, body.suffix, wish)
+    else:
+        prompts = [await _tokens(service, worker, prompt) for prompt in body.prompts]
     echoes = [_echo(worker, prompt) if body.echo else "" for prompt in prompts for _ in range(wish.choices)]
     running = await service.start_all(worker, prompts, wish)
     texts = Completions(f"cmpl-{request.state.request_id}", worker, body.logprobs is not None, echoes)
@@ -86,7 +89,9 @@ async def complete(request: Request, body: CompletionBody) -> Response:
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
         return stream(
-            texts.chunks(service, running, prompt_tokens, note, drafts=wish.options.drafts, usage=usage), path, running
+            texts.chunks(service, running, prompt_tokens, note, drafts=wish.options.drafts, usage=usage),
+            request,
+            running,
         )
     results = await service.finish(request, running)
     note(results)
@@ -100,6 +105,18 @@ async def _tokens(service: Service, worker: Worker, prompt: str | list[int]) -> 
     worker.lm.check_size(len(prompt))
     tokenizer = worker.lm.tokenizer
     return await service.off_loop(tokenizer.encode, prompt, special=False, add_bos=tokenizer.add_bos)
+
+
+async def _gaps(
+    service: Service, worker: Worker, prompts: Sequence[str | list[int]], suffix: str, wish: Wish
+) -> tuple[list[list[int]], Wish]:
+    """Prompts for what stands between each text and the suffix, and the wish with what ends it."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if len(texts) < len(prompts):
+        raise Unsupported("suffix", "it needs prompts that are texts")
+    worker.lm.check_size(max(map(len, texts)) + len(suffix))
+    made = [await service.off_loop(gap_prompt, worker.lm, text, suffix) for text in texts]
+    return [ids for ids, _ in made], replace(wish, stop=(*wish.stop, *made[0][1]))
 
 
 def _echo(worker: Worker, prompt: Sequence[int]) -> str:

@@ -30,7 +30,7 @@ class ChatMessage(Body):
     audio: Any = None
     annotations: Any = None
     function_call: Any = None
-    tool_calls: Any = None
+    tool_calls: Annotated[Several[dict[str, Any]], Field(max_length=MOST_PARTS)] | None = None
     tool_call_id: str | None = None
 
 
@@ -51,16 +51,18 @@ def text_of(content: str | list[TextPart] | None, field: str) -> str:
 
 
 def for_template(messages: list[ChatMessage]) -> list[dict[str, Any]]:
-    """Messages as chat templates read them. Raises Unsupported for tools."""
+    """Messages as `LM.encode` reads them. Raises Unsupported for what is no text, and for calls as they once were."""
     read: list[dict[str, Any]] = []
     for place, message in enumerate(messages):
         field = f"messages.{place}"
-        if message.tool_calls or message.function_call or message.role in ("tool", "function"):
-            raise Unsupported(field, "tool calls and their results are not there yet")
+        if message.function_call or message.role == "function":
+            raise Unsupported(field, "calls are told as tool_calls, and their results as messages of the role tool")
         if message.audio:
             raise Unsupported(field, "audio can't be read: the model reads text")
         role = "system" if message.role == "developer" else message.role
-        entry = {"role": role, "content": text_of(message.content, f"{field}.content")}
+        entry: dict[str, Any] = {"role": role, "content": text_of(message.content, f"{field}.content")}
+        if message.tool_calls:
+            entry["tool_calls"] = message.tool_calls
         if message.reasoning_content is not None:
             entry["reasoning_content"] = message.reasoning_content
         read.append(entry)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import NotFoundError, TrifoliumError, UsageError
+from ..errors import NotFoundError, ToolError, TrifoliumError, UsageError
 from .log import NAME
 
 log = logging.getLogger(NAME)
@@ -53,20 +53,21 @@ class ApiError(Exception):
             kind = {401: "authentication_error", 429: "rate_limit_error"}[self.status]
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def anthropic(self) -> dict[str, Any]:
+    def anthropic(self, request_id: str) -> dict[str, Any]:
         """The body that Anthropic's clients read."""
         message = self.message if self.param is None else f"{self.param}: {self.message}"
-        return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(self.status, "api_error"), "message": message}}
+        told = {"type": _ANTHROPIC_TYPES.get(self.status, "api_error"), "message": message}
+        return {"type": "error", "error": told, "request_id": request_id}
 
     def systemone(self) -> dict[str, Any]:
         """The body that clients of /v1/systemone read."""
         where = ["body"] if self.param is None else ["body", self.param]
         return {"detail": [{"loc": where, "msg": self.message, "type": self.code or "error"}]}
 
-    def body(self, path: str) -> dict[str, Any]:
-        """The body for a request to `path`."""
+    def body(self, path: str, request_id: str) -> dict[str, Any]:
+        """The body for a request to `path`. Not every API repeats the id there; all have it in a header."""
         if path.startswith("/v1/messages"):
-            return self.anthropic()
+            return self.anthropic(request_id)
         return self.systemone() if path == "/v1/systemone" else self.openai()
 
 
@@ -99,6 +100,8 @@ def api_error_of(error: BaseException) -> ApiError:
     """Any exception, as a client may see it: nothing of the server's own files or code."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, ToolError):
+        return ApiError(400, str(error), param=".".join(map(str, error.where)) or "tools", code="invalid_tool")
     if isinstance(error, UsageError):
         return ApiError(400, str(error))
     if isinstance(error, NotFoundError):

@@ -61,7 +61,9 @@ class TrifoliumOptions(Body):
 
     `mode`, `block_size`, `policy`, `threshold`, `entropy_bound`, `top_n`, `remask`: as in `trifolium run`; `mode` is
     verified unless given. `draft_source`: where verified's drafts come from. `drafts`: streams also tell of the
-    unfinished canvas; previews are then made whatever they cost, unless `free_rows` says otherwise.
+    unfinished canvas; previews are then made whatever they cost, unless `free_rows` says otherwise. `repeats`: an
+    answer that ends in one line (or any unit) this many times is ended; 0 never does; unless it is given, only answers
+    that may call tools or think are watched. `thinking_budget`: tokens after which thoughts are ended.
     """
 
     mode: Literal["verified", "diffusion", "ar"] | None = None
@@ -74,11 +76,14 @@ class TrifoliumOptions(Body):
     draft_source: Literal["preview", "ngram", "both", "forced", "none"] | None = None
     drafts: bool = False
     free_rows: bool | None = None
+    repeats: int | None = Field(None, ge=0, lt=2**31)
+    thinking_budget: int | None = Field(None, ge=0, lt=2**31)
 
     def decode(self) -> dict[str, Any]:
         """Options of DecodeConfig that are given."""
         shared = DecodeConfig.model_fields.keys() & type(self).model_fields.keys()
         given = {name: getattr(self, name) for name in shared}
+        given |= {"repeats": self.repeats or None}
         given |= {"drafts": self.draft_source, "free_rows": self.drafts if self.free_rows is None else self.free_rows}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -88,7 +93,7 @@ class Wish:
     """How a client wants its answers, whatever API it speaks. `seed` None: a fresh one. `choices`: how many answers.
 
     `sampling`: options of SamplingParams. Choice i is sampled with seed + i. `constraint`: what the answers must be, as
-    `constrained_by`, a field of the request, says.
+    `constrained_by`, a field of the request, says; `thoughtful`: it lets them begin with thoughts.
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -100,6 +105,7 @@ class Wish:
     choices: int = 1
     constraint: Constraint | None = None
     constrained_by: str = ""
+    thoughtful: bool = False
     options: TrifoliumOptions = field(default_factory=TrifoliumOptions)
 
 

@@ -57,11 +57,11 @@ class Gate:
         except ApiError as error:
             if status:
                 raise
-            await _send_error(error, scope["path"], answer)
+            await _send_error(error, scope, answer)
         except Exception as error:
             if status:
                 raise
-            await _send_error(api_error_of(error), scope["path"], answer)
+            await _send_error(api_error_of(error), scope, answer)
         finally:
             route = scope.get("route")
             path = getattr(route, "path", "other")
@@ -118,8 +118,8 @@ def _name_of(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
-async def _send_error(error: ApiError, path: str, send: Send) -> None:
-    body = json.dumps(error.body(path)).encode()
+async def _send_error(error: ApiError, scope: Scope, send: Send) -> None:
+    body = json.dumps(error.body(scope["path"], scope["state"]["request_id"])).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": error.status, "headers": raw})

@@ -11,11 +11,14 @@ from pydantic import BaseModel, ConfigDict
 from .conversation import TextPart, text_of
 from .errors import ApiError, Unsupported
 
+STEMS = {"reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+"""How the ids of items begin that aren't messages."""
+
 ROLES = ("system", "developer", "user", "assistant")
 
 
 class Item(BaseModel):
-    """An item of the input. Messages are read, earlier reasoning is left out, others are refused by their type."""
+    """An item of the input: a message, a call or its result. Reasoning is left out, others are refused by type."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -23,16 +26,29 @@ class Item(BaseModel):
     role: str | None = None
     content: str | list[TextPart] | None = None
     id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[TextPart] | None = None
 
 
-def messages_of(items: str | Sequence[Item], instructions: str | None) -> list[dict[str, Any]]:
-    """Messages for the chat template, without instructions if there are none. Raises ApiError or Unsupported."""
-    messages = [{"role": "system", "content": instructions}] if instructions else []
+def messages_of(items: str | Sequence[Item]) -> list[dict[str, Any]]:
+    """Messages for the chat template. Raises ApiError or Unsupported."""
     if isinstance(items, str):
-        return [*messages, {"role": "user", "content": items}]
+        return [{"role": "user", "content": items}]
+    messages: list[dict[str, Any]] = []
     for place, item in enumerate(items):
         field = f"input.{place}"
         if item.type == "reasoning":
+            continue
+        if item.type == "function_call":
+            function = {"name": item.name, "arguments": item.arguments or "{}"}
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": ""})
+            messages[-1].setdefault("tool_calls", []).append({"type": "function", "function": function})
+            continue
+        if item.type == "function_call_output":
+            messages.append({"role": "tool", "content": text_of(item.output, f"{field}.output")})
             continue
         if item.type != "message":
             raise Unsupported(field, f"items of type {item.type[:40]!r} can't be read yet")
@@ -56,6 +72,6 @@ def as_items(items: str | Sequence[Item]) -> list[dict[str, Any]]:
             if isinstance(parts, str):
                 parts = [{"type": kind, "text": parts}]
             values |= {"content": parts, "status": "completed"}
-        values.setdefault("id", f"{'rs' if item.type == 'reasoning' else 'msg'}_{secrets.token_hex(12)}")
+        values.setdefault("id", f"{STEMS.get(item.type, 'msg')}_{secrets.token_hex(12)}")
         listed.append(values)
     return listed

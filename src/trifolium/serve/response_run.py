@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
 from ..engine import CanvasEvent, Result, TextEvent, TokenLogprob
-from ..text import ReasoningSplitter, Tokenizer
+from ..text import Tokenizer
+from ..tools import Said, ToolCall, TurnReader
+from .calls import call_id, pieces
 from .chat import token_of
 from .errors import api_error_of
 from .service import Service, finished
@@ -27,11 +29,11 @@ class Run:
     """
 
     def __init__(
-        self, stored: Stored, worker: Worker, prompt: Sequence[int], *, drafts: bool = False, logprobs: bool = False
+        self, stored: Stored, worker: Worker, reader: TurnReader, *, drafts: bool = False, logprobs: bool = False
     ) -> None:
         self.stored = stored
         self._response = stored.response
-        self._splitter = ReasoningSplitter(worker.lm.is_thinking(prompt)) if worker.lm.thinks else None
+        self._reader = reader
         self._tokenizer = worker.lm.tokenizer
         self._drafts = drafts
         self._logprobs = logprobs
@@ -48,7 +50,7 @@ class Run:
             yield self._event("response.in_progress", response=self._snapshot())
             async for _, event in service.events(answers):
                 if isinstance(event, TextEvent):
-                    for one in self._add(*self._split(event.text), event.logprobs):
+                    for one in self._add(self._reader.push(event.text), event.logprobs):
                         yield one
                 elif isinstance(event, CanvasEvent) and self._drafts:
                     canvas = canvas_of(event, self._response["id"], 0).model_dump()
@@ -58,23 +60,63 @@ class Run:
                         yield one
         except Exception as error:
             self.error = error
+            self._break_off()
             told = api_error_of(error)
             self._response |= {"status": "failed", "error": {"code": "server_error", "message": told.message}}
             yield self._event("response.failed", response=self._snapshot())
         finally:
             if self._response["status"] == "in_progress":  # whoever was listening left
+                self._break_off()
                 self._response["status"] = "cancelled"
             self.stored.over.set()
 
-    def _split(self, text: str) -> tuple[str, str]:
-        return ("", text) if self._splitter is None else self._splitter.push(text)
+    def _add(self, parts: Iterable[Said | ToolCall], logprobs: Sequence[TokenLogprob] = ()) -> Iterator[Event]:
+        """Events for these parts of the answer; what is known of the tokens goes to the first text among them."""
+        thought = False
+        for part in parts:
+            if isinstance(part, ToolCall):
+                yield from self._call(part)
+            elif part.kind == "reasoning":
+                thought = True
+                yield from self._grow("reasoning", part.text, ())
+            else:
+                yield from self._grow("message", part.text, logprobs)
+                logprobs = ()
+        speaks = self._open is not None and self._open.kind == "message"
+        if logprobs and not thought and (speaks or not self._reader.knows_calls):
+            yield from self._grow("message", "", logprobs)
 
-    def _add(self, reasoning: str, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Iterator[Event]:
-        """Events for these pieces of the answer."""
-        if reasoning:
-            yield from self._grow("reasoning", reasoning, ())
-        if text or (logprobs and not reasoning):
-            yield from self._grow("message", text, logprobs)
+    def _call(self, call: ToolCall) -> Iterator[Event]:
+        """Events for a call, which comes whole."""
+        yield from self._end_item()
+        index = len(self._output)
+        item = {
+            "id": f"fc_{self._response['id'].removeprefix('resp_')}_{index}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": call_id(),
+            "name": call.name,
+            "arguments": call.arguments,
+        }
+        place = {"item_id": item["id"], "output_index": index}
+        begun = {**item, "status": "in_progress", "arguments": ""}
+        yield self._event("response.output_item.added", output_index=index, item=begun)
+        for piece in pieces(call.arguments):
+            yield self._event("response.function_call_arguments.delta", **place, delta=piece)
+        told = {"name": call.name, "arguments": call.arguments}
+        yield self._event("response.function_call_arguments.done", **place, **told)
+        self._output.append(item)
+        yield self._event("response.output_item.done", output_index=index, item=dict(item))
+
+    def _message(self) -> dict[str, Any]:
+        """The whole answer as a message of a conversation that goes on."""
+        texts = [item["content"][0]["text"] for item in self._output if item["type"] == "message"]
+        calls = [
+            {"type": "function", "function": {"name": item["name"], "arguments": item["arguments"]}}
+            for item in self._output
+            if item["type"] == "function_call"
+        ]
+        return {"role": "assistant", "content": "\n".join(texts), **({"tool_calls": calls} if calls else {})}
 
     def _grow(self, kind: str, piece: str, logprobs: Sequence[TokenLogprob]) -> Iterator[Event]:
         if self._open is None or self._open.kind != kind:
@@ -99,22 +141,41 @@ class Run:
         yield self._event("response.content_part.done", **item.place(), part=item.part_shown())
         yield self._event("response.output_item.done", output_index=item.index, item=item.shown())
 
+    def _break_off(self) -> None:
+        """Nothing more comes: an item that is open stays as it is."""
+        if self._open is not None:
+            self._open.item["status"] = "incomplete"
+            self._open = None
+
     def _finish(self, result: Result) -> Iterator[Event]:
-        if self._splitter is not None:
-            yield from self._add(*self._splitter.finish())
-        if not self._output or self._output[-1]["type"] != "message":
+        yield from self._add(self._reader.finish())
+        if not self._output or self._output[-1]["type"] == "reasoning":
             yield from self._grow("message", "", ())
-        cut = result.finish_reason == "length"
+        cut = {"length": "max_output_tokens", "repetition": "repetition"}.get(result.finish_reason)
         yield from self._end_item("completed" if result.finish_reason == "stop" else "incomplete")
         self._response |= {
-            "status": {"stop": "completed", "length": "incomplete"}.get(result.finish_reason, "cancelled"),
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "status": "incomplete" if cut else "completed" if result.finish_reason == "stop" else "cancelled",
+            "incomplete_details": {"reason": cut} if cut else None,
             "completed_at": time.time(),
-            "usage": _usage(result),
+            "usage": self._usage(result),
         }
-        self.stored.conversation.append({"role": "assistant", "content": self._output[-1]["content"][0]["text"]})
+        self.stored.answered = True
+        self.stored.conversation.append(self._message())
         if self._response["status"] != "cancelled":
             yield self._event(f"response.{self._response['status']}", response=self._snapshot())
+
+    def _usage(self, result: Result) -> dict[str, Any]:
+        """Reasoning is counted as its text is cut, which may be finer than the model did it."""
+        thoughts = [item["content"][0]["text"] for item in self._output if item["type"] == "reasoning"]
+        reasoning_tokens = sum(len(self._tokenizer.encode(thought, special=False)) for thought in thoughts)
+        return {
+            "input_tokens": result.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": result.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": result.tokens,
+            "output_tokens_details": {"reasoning_tokens": min(reasoning_tokens, result.tokens)},
+            "total_tokens": result.prompt_tokens + result.tokens,
+            "trifolium": passes_of([result]),
+        }
 
     def _snapshot(self) -> dict[str, Any]:
         """The response as it is now; later changes don't reach it."""
@@ -161,14 +222,3 @@ class _OpenItem:
 def _told(tokenizer: Tokenizer, one: TokenLogprob) -> dict[str, Any]:
     top = [token_of(tokenizer, token, logprob) for token, logprob in one.top]
     return {**token_of(tokenizer, one.token, one.logprob), "top_logprobs": top}
-
-
-def _usage(result: Result) -> dict[str, Any]:
-    return {
-        "input_tokens": result.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": result.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": result.tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": result.prompt_tokens + result.tokens,
-        "trifolium": passes_of([result]),
-    }

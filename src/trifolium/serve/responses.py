@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -12,6 +13,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from ..config import MAX_LOGPROBS
+from ..tools import MAX_TOOLS
+from .calls import described, use_of
 from .conversation import template_variables
 from .errors import ApiError
 from .fields import Body, Several, TrifoliumOptions, Wish, at_most, refuse
@@ -26,8 +29,7 @@ from .structure import of_format
 router = APIRouter(prefix="/v1/responses", responses=ERRORS)
 
 NOT_YET = {
-    "tools": "tool calls are not there yet",
-    "max_tool_calls": "tool calls are not there yet",
+    "max_tool_calls": "the server calls nothing itself: parallel_tool_calls false asks for one call",
     "prompt": "there are no stored prompts: send the text",
     "conversation": "there are no stored conversations: go on from a response with previous_response_id",
     "moderation": "the server judges nothing",
@@ -81,17 +83,17 @@ class ResponsesBody(Body):
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    tools: Annotated[Several[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["auto", "none", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     trifolium: TrifoliumOptions = TrifoliumOptions()
     # Refused by name (NOT_YET).
-    tools: list[Any] | None = None
     max_tool_calls: int | None = None
     prompt: Any = None
     conversation: Any = None
     moderation: Any = None
     image: Any = None
     # Ignored.
-    tool_choice: Any = None
-    parallel_tool_calls: Any = None
     user: Any = None
     service_tier: Any = None
     safety_identifier: Any = None
@@ -146,15 +148,15 @@ class ResponsesBody(Body):
             "metadata": self.metadata or {},
             "model": model,
             "output": [],
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
             "previous_response_id": self.previous_response_id,
             "reasoning": {"effort": self.reasoning.effort if self.reasoning else None, "summary": None},
             "service_tier": "default",
             "store": self.store is not False,
             "temperature": 1.0 if self.temperature is None else self.temperature,
             "text": {"format": self.format or {"type": "text"}},
-            "tool_choice": "auto",
-            "tools": [],
+            "tool_choice": self.tool_choice or "auto",
+            "tools": self.tools or [],
             "top_logprobs": self.top_logprobs or 0,
             "top_p": 1.0 if self.top_p is None else self.top_p,
             "truncation": self.truncation or "disabled",
@@ -165,33 +167,34 @@ class ResponsesBody(Body):
 @router.post("", response_model=None, responses=answers(ResponseObject))
 async def create(request: Request, body: ResponsesBody) -> Response:
     """Answer, at once, as a stream of events, or in the background."""
-    service, path = service_of(request), request.url.path
+    service = service_of(request)
     wish = body.wish()
     worker = await service.models.get(body.model)
     before: list[dict[str, Any]] = []
     if body.previous_response_id is not None:
         before = _finished(service, body.previous_response_id).conversation
-    fresh = messages_of(body.input, None)
+    fresh = messages_of(body.input)
     if not before and not fresh:
         raise ApiError(400, "the input has no messages", param="input")
     instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
     effort = body.reasoning.effort if body.reasoning else None
+    use = use_of(body.tools, body.tool_choice, body.parallel_tool_calls)
     variables = template_variables(None, effort, wish.constraint is not None)
-    prompt = await service.encode(worker, [*instructions, *before, *fresh], template=variables)
-    begun = await service.start(worker, prompt, wish)
-    stored = Stored(
-        body.blank(f"resp_{request.state.request_id}", worker.lm.name), as_items(body.input), [*before, *fresh]
-    )
-    run = Run(stored, worker, prompt, drafts=wish.options.drafts, logprobs=body.logprobs)
+    prompt = await service.encode(worker, [*instructions, *before, *fresh], tools=described(use), template=variables)
+    begun = await service.start(worker, prompt, await service.with_tools(worker, prompt, wish, use))
+    # Not the request's id, which a client may choose: twice the same would take another response's place in the store.
+    id = f"resp_{secrets.token_hex(16)}"
+    stored = Stored(body.blank(id, worker.lm.name), as_items(body.input), [*before, *fresh])
+    run = Run(stored, worker, worker.lm.reader(prompt, use), drafts=wish.options.drafts, logprobs=body.logprobs)
     if body.store is not False:
         service.responses.put(stored)
     events = run.events(service, begun)
     if body.background:
         stored.cancel = begun[0].cancel
         service.keep(stored.record(events))
-        return stream(_told(stored.follow()), path) if body.stream else JSONResponse(stored.response)
+        return stream(_told(stored.follow()), request) if body.stream else JSONResponse(stored.response)
     if body.stream:
-        return stream(_told(events), path, begun)
+        return stream(_told(events), request, begun)
     await until_gone(request, _consumed(events))
     if run.error is not None:
         raise run.error
@@ -200,7 +203,10 @@ async def create(request: Request, body: ResponsesBody) -> Response:
 
 @router.get("/{id}", response_model=None, responses=answers(ResponseObject))
 async def retrieve(
-    request: Request, id: str, stream_: Annotated[bool, Query(alias="stream")] = False, starting_after: int = -1
+    request: Request,
+    id: str,
+    stream_: Annotated[bool, Query(alias="stream")] = False,
+    starting_after: Annotated[int, Query(ge=-1)] = -1,
 ) -> Response:
     """A stored response as it stands; one that runs in the background can be followed as a stream."""
     stored = service_of(request).responses.get(id)
@@ -208,7 +214,7 @@ async def retrieve(
         return JSONResponse(stored.response)
     if not stored.response["background"]:
         raise ApiError(400, "only background responses can be followed", param="stream")
-    return stream(_told(stored.follow(starting_after)), request.url.path)
+    return stream(_told(stored.follow(starting_after)), request)
 
 
 @router.get("/{id}/input_items", response_model=None, responses={200: {"model": InputItems}})
@@ -255,6 +261,8 @@ def _finished(service: Service, id: str) -> Stored:
     stored = service.responses.get(id, "previous_response_id")
     if not stored.over.is_set():
         raise ApiError(400, "the previous response is still being made", param="previous_response_id")
+    if not stored.answered:
+        raise ApiError(400, "the previous response broke off: send its input again", param="previous_response_id")
     return stored
 
 

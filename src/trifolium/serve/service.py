@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from starlette import requests as http
 
 from ..api import Prompt
-from ..config import DecodeConfig, SamplingParams
+from ..config import REPEATS, DecodeConfig, SamplingParams
 from ..decide.deliberate import AT_ONCE
 from ..engine import Event, FinishedEvent, Request, Result, ScoreHandle, ScoreRequest, Scores
+from ..tools import ToolUse
 from .errors import ApiError
 from .fields import Wish
 from .log import tell
@@ -69,12 +71,19 @@ class Service:
             },
             "request",
         )
+        thinks = any(worker.lm.is_thinking(prompt) for prompt in prompts)
+        if wish.options.repeats is None and (wish.thoughtful or thinks):
+            decode = decode.model_copy(update={"repeats": REPEATS})
         seed = secrets.randbits(63) if wish.seed is None else wish.seed
         sampling = [
             SamplingParams.parse({**wish.sampling, "seed": (seed + i) % 2**64}, "request") for i in range(wish.choices)
         ]
         return await worker.submit(
-            [Request(prompt, choice, decode, wish.constraint) for prompt in prompts for choice in sampling]
+            [
+                Request(prompt, choice, decode, wish.constraint, worker.lm.is_thinking(prompt))
+                for prompt in prompts
+                for choice in sampling
+            ]
         )
 
     async def _check_constraint(self, worker: Worker, prompts: Sequence[Sequence[int]], wish: Wish) -> None:
@@ -82,10 +91,17 @@ class Service:
         if wish.constraint is None:
             return
         field = wish.constrained_by
-        if any(worker.lm.is_thinking(prompt) for prompt in prompts):
+        if not wish.thoughtful and any(worker.lm.is_thinking(prompt) for prompt in prompts):
             raise ApiError(400, "a constrained answer can't begin with thoughts: leave thinking off", param=field)
         compiler = worker.lm.engine.compiler
         await self.off_loop(made, compiler.guide, wish.constraint, field)
+
+    async def with_tools(self, worker: Worker, prompt: Sequence[int], wish: Wish, use: ToolUse | None) -> Wish:
+        """The wish for an answer that may call tools, which the prompt has told of. Raises ToolError."""
+        if use is None:
+            return wish
+        constraint = await self.off_loop(worker.lm.constraint, prompt, use, wish.constraint)
+        return replace(wish, constraint=constraint, constrained_by="tools", thoughtful=True)
 
     def check_count(self, prompts: int, wish: Wish) -> None:
         """Raises ApiError for more answers than a request may ask for."""

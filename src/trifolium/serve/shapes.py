@@ -43,6 +43,7 @@ class AnthropicErrorBody(Shape):
 
     type: Literal["error"]
     error: AnthropicErrorDetail
+    request_id: str
 
 
 class Detail(Shape):
@@ -104,15 +105,31 @@ class ChatLogprobs(Shape):
 
 
 class ChatAnswer(Shape):
-    """`reasoning_content` is there for models that think aloud."""
+    """`reasoning_content` is there for models that think aloud; `content` is null beside calls without a word."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: list[ChatToolCall] | None = None
     reasoning_content: str | None = None
 
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "repetition", "cancelled"]
+
+
+class CalledFunction(Shape):
+    """A tool's name, and its arguments as JSON."""
+
+    name: str
+    arguments: str
+
+
+class ChatToolCall(Shape):
+    """A call of a tool; a message of the role `tool` with its id brings the result."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
 
 
 class ChatChoice(Shape):
@@ -121,7 +138,7 @@ class ChatChoice(Shape):
     index: int
     message: ChatAnswer
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: FinishReason | Literal["tool_calls"]
 
 
 class ChatCompletion(Shape):
@@ -222,9 +239,12 @@ class Health(Shape):
 
 
 class MessageBlock(Shape):
-    """A part of a message: what the model thought, or what it says."""
+    """A part of a message: what the model thought, what it says, or a tool that it calls."""
 
-    type: Literal["thinking", "text"]
+    type: Literal["thinking", "text", "tool_use"]
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
     thinking: str | None = None
     signature: str | None = None
     text: str | None = None
@@ -249,7 +269,7 @@ class AnthropicMessage(Shape):
     role: Literal["assistant"]
     model: str
     content: list[MessageBlock]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence"]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "repetition"]
     stop_sequence: str | None
     usage: MessageUsage
 
@@ -270,13 +290,16 @@ class OutputPart(Shape):
 
 
 class OutputItem(Shape):
-    """What the model said, or thought."""
+    """What the model said, thought, or calls (`call_id`, `name`, `arguments`)."""
 
     id: str
-    type: Literal["message", "reasoning"]
+    type: Literal["message", "reasoning", "function_call"]
     status: Literal["in_progress", "completed", "incomplete"]
     role: Literal["assistant"] | None = None
-    content: list[OutputPart]
+    content: list[OutputPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
     summary: list[Any] | None = None
 
 
@@ -315,7 +338,7 @@ class ResponseObject(Shape):
     store: bool
     temperature: float
     text: dict[Literal["format"], dict[str, Any]]
-    tool_choice: Literal["auto"]
+    tool_choice: str | dict[str, Any]
     tools: list[Any]
     top_logprobs: int
     top_p: float

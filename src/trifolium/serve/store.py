@@ -16,7 +16,8 @@ class Stored:
     """A response as it stands now. `input`: the items it was asked with, for `input_items`.
 
     `conversation`: every message that a response which goes on from this one is preceded by, this one's answer included
-    once there is one. `cancel` ends it, if it runs in the background; its `events` are kept then. `over`: it has ended.
+    once there is one (`answered`). `cancel` ends it, if it runs in the background; its `events` are kept then. `over`:
+    it has ended.
     """
 
     response: dict[str, Any]
@@ -24,6 +25,7 @@ class Stored:
     conversation: list[dict[str, Any]]
     cancel: Callable[[], None] = lambda: None
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -85,8 +87,3 @@ class Store:
         """Forget a response, and end it if it runs. Raises ApiError 404."""
         self.get(id).cancel()
         del self._kept[id]
-
-    def close(self) -> None:
-        """End everything that runs."""
-        for stored in self._kept.values():
-            stored.cancel()

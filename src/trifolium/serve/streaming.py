@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
 
+from fastapi import Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import Receive, Scope, Send
@@ -66,7 +67,7 @@ def sse(data: Any, event: str | None = None) -> bytes:
     return (f"event: {event}\n" if event else "").encode() + f"data: {text}\n\n".encode()
 
 
-def stream(events: AsyncIterator[bytes], path: str, answers: Sequence[Answer] = ()) -> StreamingResponse:
+def stream(events: AsyncIterator[bytes], request: Request, answers: Sequence[Answer] = ()) -> StreamingResponse:
     """A response of server-sent events. What fails after it has begun is told as a last event, in the API's shape.
 
     `answers` are cancelled when the response is over, however it ends; even if the client left before it began.
@@ -78,7 +79,9 @@ def stream(events: AsyncIterator[bytes], path: str, answers: Sequence[Answer] = 
                 async for event in source:
                     yield event
         except Exception as error:
-            yield sse(api_error_of(error).body(path), "error" if path.startswith("/v1/messages") else None)
+            path = request.url.path
+            body = api_error_of(error).body(path, request.state.request_id)
+            yield sse(body, "error" if path.startswith("/v1/messages") else None)
 
     return _EventStream(guarded(), answers)
 

@@ -34,6 +34,6 @@ def chat_usage(results: Sequence[Result], reasoning_tokens: int = 0) -> dict[str
         "completion_tokens": tokens,
         "total_tokens": prompt + tokens,
         "prompt_tokens_details": {"cached_tokens": results[0].cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "completion_tokens_details": {"reasoning_tokens": min(reasoning_tokens, tokens)},
         "trifolium": passes_of(results),
     }

@@ -12,13 +12,19 @@ class ReasoningSplitter:
 
     `thinking`: the prompt ended with an open think block, so that the answer begins inside it. Line breaks around the
     block belong to neither side. A tag that is cut between pieces is held back until it is whole, or can't become one.
+    `knows`: the model has such blocks; the answers of others are content, whatever is in them.
     """
 
-    def __init__(self, thinking: bool = False) -> None:
+    def __init__(self, thinking: bool = False, *, knows: bool = True) -> None:
         self._thinking = thinking
-        self._tag: str | None = CLOSE if thinking else OPEN  # what would switch sides; None once nothing can
+        self._tag: str | None = CLOSE if thinking else OPEN if knows else None  # what would switch sides, if anything
         self._held = ""
-        self._stripping = True  # whether line breaks at the beginning of this side are still to be dropped
+        self._stripping = knows  # whether line breaks at the beginning of this side are still to be dropped
+
+    def split(self, text: str) -> tuple[str, str]:
+        """(reasoning, content) of a whole answer."""
+        parts = (self.push(text), self.finish())
+        return "".join(reasoning for reasoning, _ in parts), "".join(content for _, content in parts)
 
     def push(self, text: str) -> tuple[str, str]:
         """(reasoning, content) that is now known."""

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, CorruptFileError
+from ..errors import ConfigError, CorruptFileError, ToolError
 from .data import Encode, LengthPlan, is_held_out, read_lines
-from .layout import lay_out
 
 BUCKET = 16
 """Sequences are padded to whole buckets: few tokens are wasted where prompts are long."""
@@ -42,8 +41,11 @@ class Dialogue:
 
 @dataclass(frozen=True)
 class Encoder:
-    """How text becomes tokens. `prompt`: messages up to where an answer starts; `text`: an answer; `end`: its end."""
+    """How conversations become tokens. `lay_out`: messages and tools as plain turns of text, as a server lays them out;
+    `prompt`: such messages up to where an answer starts; `text`: an answer; `end`: its end.
+    """
 
+    lay_out: Callable[[Sequence[dict[str, Any]], Sequence[Any]], list[dict[str, Any]]]
     prompt: Encode
     text: Callable[[str], list[int]]
     end: int
@@ -81,7 +83,7 @@ def read_dialogues(path: Path, encoder: Encoder, limit: int) -> DialogueFile:
     Raises NotFoundError, CorruptFileError that names file and line, and ConfigError if nothing is left for training.
     """
     found = DialogueFile()
-    for messages, complete, skill in _lines(path):
+    for messages, complete, skill in _lines(path, encoder):
         dialogue = encode_dialogue(messages, encoder, complete=complete, skill=skill)
         if len(dialogue.tokens) > limit:
             found.dropped += 1
@@ -115,16 +117,20 @@ def encode_dialogue(messages: Sequence[dict[str, Any]], encoder: Encoder, *, com
     return Dialogue(tokens, scored, skill)
 
 
-def _lines(path: Path) -> Iterator[tuple[list[dict[str, Any]], bool, str]]:
+def _lines(path: Path, encoder: Encoder) -> Iterator[tuple[list[dict[str, Any]], bool, str]]:
     for where, item in read_lines(path):
         try:
-            messages = lay_out(item["messages"], item.get("tools") or ())
+            messages = encoder.lay_out(item["messages"], item.get("tools") or ())
             roles = [message["role"] for message in messages]
+            texts = all(isinstance(message["content"], str) for message in messages)
             skill = item.get("skill") or CHAT
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ToolError):
+            texts = False
+        if not texts:
             raise CorruptFileError(
-                f"{where}: not a conversation in OpenAI's shape (a JSON object with `messages`): {error!r}"
-            ) from None
+                f"{where}: not a conversation in OpenAI's shape (a JSON object with `messages`, each of them with a "
+                "`role` and a text or `tool_calls`, and with `tools` where there are some)"
+            )
         if roles[-1:] != ["assistant"] or "user" not in roles or not set(roles) <= ROLES or not isinstance(skill, str):
             raise CorruptFileError(
                 f"{where}: the messages must hold a user turn and end with the answer; roles {roles}"

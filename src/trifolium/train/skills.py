@@ -20,10 +20,12 @@ from torch import Tensor, nn
 
 from ..checkpoint import Checkpoint, open_checkpoint, read_skills, save_skills
 from ..config import SkillsConfig
-from ..errors import ConfigError, TrainingError, UsageError
+from ..errors import ConfigError, TrainingError, UnsupportedModelError, UsageError
 from ..files import replacing
 from ..model import Transformer
 from ..text import ChatTemplate, encode_chat
+from ..tools import format_of, lay_out, read_tools
+from ..tools.layout import knows_tools
 from .adapt import layer_parameters
 from .convert import load_for_training
 from .deltas import Deltas
@@ -205,7 +207,13 @@ def load_files(recipe: Skills, folder: Path, checkpoint: Checkpoint) -> list[Dia
     end = tokenizer.eot_id if tokenizer.eot_id is not None else tokenizer.eos_id
     if end is None:
         raise ConfigError(f"{checkpoint.name} has no end-of-turn token, so answers can't be told apart")
+    source, format = tokenizer.chat_template, format_of(tokenizer.chat_template)
+    if knows_tools(source):
+        raise UnsupportedModelError(
+            f"the chat template of {checkpoint.name} lays out tools by itself: its calls are no plain turns to learn"
+        )
     encoder = Encoder(
+        lambda messages, tools: lay_out(source, format, messages, read_tools(tools)),
         lambda messages: encode_chat(tokenizer, template, messages),
         lambda text: tokenizer.encode(text, special=False),
         end,

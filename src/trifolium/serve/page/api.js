@@ -39,12 +39,10 @@ export async function models(key) {
   return (await response.json()).data.map((model) => model.id);
 }
 
-/** Let the server read a prompt, so that whoever comes next finds it read. */
+/** Let the server read a prompt and write a little, so that whoever comes next finds both it and the browser awake. */
 export async function warm(body, key, signal) {
-  const short = { ...body, stream: false, max_completion_tokens: 1 };
-  delete short.stream_options;
-  const options = { method: "POST", headers: headers(key), body: JSON.stringify(short), signal };
-  await (await reach("/v1/chat/completions", options)).json();
+  const short = { ...body, max_completion_tokens: Math.min(16, body.max_completion_tokens) };
+  for await (const event of answer(short, key, signal)) void event;
 }
 
 /** The body of a request. */

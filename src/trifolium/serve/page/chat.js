@@ -8,7 +8,7 @@ const STORE = "trifolium.chat";
 function stored() {
   try {
     const messages = JSON.parse(sessionStorage.getItem(STORE) || "[]");
-    return Array.isArray(messages) ? messages : [];
+    return Array.isArray(messages) ? messages.filter((one) => typeof one?.content === "string") : [];
   } catch {
     return [];
   }
@@ -22,6 +22,7 @@ export class Chat {
     this.prompt = root.querySelector("#prompt");
     this.send = root.querySelector("#send");
     this.stop = root.querySelector("#stop");
+    this.note = root.querySelector("#revising");
     this.messages = stored();
     root.querySelector("#composer").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -39,8 +40,10 @@ export class Chat {
     return Boolean(this.running);
   }
 
+  /** Stop what is being written, or leave an earlier message as it was. */
   abort() {
     this.running?.abort();
+    if (this.revised) this.revise(null);
   }
 
   clear() {
@@ -52,8 +55,26 @@ export class Chat {
     this.prompt.focus();
   }
 
+  /** Put an earlier message back into the box: what is sent next takes its place, and what followed it goes. */
+  revise(message) {
+    if (this.busy) return;
+    this.revised = message;
+    const from = message ? this.messages.indexOf(message) : Infinity;
+    [...this.list.children].forEach((one, i) => one.classList.toggle("going", i >= from));
+    this.note.textContent = message ? "Sending replaces this message and what followed it. Esc keeps them." : "";
+    this.prompt.value = message ? message.content : "";
+    this.prompt.dispatchEvent(new Event("input"));
+    this.prompt.focus();
+  }
+
   async ask(text) {
     if (this.busy || !text.trim()) return;
+    if (this.revised) {
+      const from = this.messages.indexOf(this.revised);
+      this.messages.length = from;
+      for (const one of [...this.list.children].slice(from)) one.remove();
+      this.revise(null);
+    }
     const message = { role: "user", content: text };
     this.messages.push(message);
     this.prompt.value = "";
@@ -142,7 +163,11 @@ export class Chat {
   }
 
   drawn(message, last) {
-    if (message.role === "user") return make("article", "message user", make("div", "body", message.content));
+    if (message.role === "user") {
+      const edit = make("button", "quiet edit", "Edit");
+      edit.addEventListener("click", () => this.revise(message));
+      return make("article", "message user", edit, make("div", "body", message.content));
+    }
     const view = new AnswerView();
     if (message.reasoning) view.addReasoning(message.reasoning);
     view.addText(message.content);

@@ -123,13 +123,17 @@ export class Race {
       lane.element.classList.toggle("won", lane.rate === best);
     }
     const [ar, verified] = lanes;
-    const saved = 1 - verified.usage.trifolium.passes / ar.usage.trifolium.passes;
+    const [slow, fast] = [ar, verified].map((lane) => lane.usage.trifolium.passes);
+    const saved = Math.round(100 * (1 - fast / slow));
+    const passes = fast === slow
+      ? ` Both took ${slow} passes: drafts were not worth their rows here.`
+      : ` verified took ${fast} passes where ar took ${slow} (${Math.abs(saved)} % ${fast < slow ? "fewer" : "more"}).`;
     const same = ar.view.text === verified.view.text;
     this.verdict.replaceChildren(
       make("b", "", same ? "The texts are identical." : "The texts differ."),
-      ` verified took ${verified.usage.trifolium.passes} passes where ar took ${ar.usage.trifolium.passes}`,
-      ` (${Math.round(100 * saved)} % fewer), in this one run at ${figure(ar.rate ? verified.rate / ar.rate : 0)} times`,
-      " its speed. Times vary from run to run; passes hardly do.",
+      passes,
+      ` In this one run verified had ${figure(ar.rate ? verified.rate / ar.rate : 0)} times the speed of ar;`,
+      " both vary from run to run, times more than passes.",
     );
   }
 }

@@ -37,7 +37,7 @@ export class AnswerView {
   }
 
   showCanvas(cells) {
-    this.canvas.replaceChildren(...cells.map(cellOf));
+    this.canvas.replaceChildren(...cells.flatMap(cellsOf));
   }
 
   /** The answer is over: no canvas any more, and its structure shows. */
@@ -49,11 +49,13 @@ export class AnswerView {
   }
 }
 
-function cellOf(cell) {
-  const element = make("i", `cell ${cell.state}`, cell.state === "masked" ? "" : cell.text);
-  element.style.fontStyle = "normal";
+/** A cell, with the space before its word outside: a line that breaks there would end in an empty cell. */
+function cellsOf(cell) {
+  const text = cell.state === "masked" ? "" : cell.text;
+  const space = text.trim() ? text.slice(0, text.length - text.trimStart().length) : "";
+  const element = make("i", `cell ${cell.state}`, text.slice(space.length));
   if (cell.state === "proposed") element.style.setProperty("--sure", cell.confidence.toFixed(2));
-  return element;
+  return [space, element];
 }
 
 /** A little Markdown: fences, headings, lists, bold and code; everything else as it stands. */

@@ -9,7 +9,8 @@ const KEY = "trifolium.key";
 
 function stored() {
   try {
-    return { ...DEFAULTS, ...JSON.parse(localStorage.getItem(STORE) || "{}") };
+    const kept = Object.entries(JSON.parse(localStorage.getItem(STORE)) ?? {});
+    return { ...DEFAULTS, ...Object.fromEntries(kept.filter(([name]) => name in DEFAULTS)) }; // other versions had others
   } catch {
     return { ...DEFAULTS };
   }
