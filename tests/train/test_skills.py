@@ -28,7 +28,6 @@ from trifolium.train.recipe import DataShare, Skills
 from trifolium.train.skills import DATA, SKILLS, SkillsTask, held_out_by_skill, train_skills, whole_turns
 
 Make = Callable[..., Transformer]
-RECIPES = Path(__file__).parents[2] / "recipes"
 RECIPE = Skills(
     kind="skills", data=(DataShare(file="a", share=0.75), DataShare(file="b", share=0.25, teacher=True)), steps=10,
     tokens_per_batch=256, parts=4, rank=4, alpha=8, learning_rate=2e-2, warmup=2, weight_decay=0.0, evaluate_every=5,
@@ -42,13 +41,14 @@ def plain(tiny_model: Make, seed: int = 0) -> Transformer:
     return model.requires_grad_(False)
 
 
-def counting(skill: str, stride: int, seed: int) -> DialogueFile:
-    """Sequences that count on; every third run of five tokens is an answer."""
+def counting(skill: str, answer: int, seed: int) -> DialogueFile:
+    """Sequences that count on; in every third run of five tokens the same `answer` is given instead."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(40):
-        tokens = (int(rng.integers(61)) + stride * np.arange(int(rng.integers(20, 60)))) % 61
-        found.append(Dialogue(tokens, np.arange(len(tokens)) // 5 % 3 == 2, skill))
+        tokens = (int(rng.integers(61)) + np.arange(int(rng.integers(20, 60)))) % 61
+        scored = np.arange(len(tokens)) // 5 % 3 == 2
+        found.append(Dialogue(np.where(scored, answer, tokens), scored, skill))
     return DialogueFile(found[6:], found[:6])
 
 
@@ -72,9 +72,10 @@ def test_training_learns_and_what_was_learned_merges(tmp_path: Path, tiny_model:
     recipe = RECIPE.model_copy(update={"steps": 40})
     deltas = run(model, tmp_path, recipe)
     found = records(tmp_path)
-    first, last = found[4]["held_out"]["skills"], found[-1]["held_out"]["skills"]
-    assert last["count"]["loss"] < 0.6 * first["count"]["loss"]
-    assert last["count"]["accuracy"] > first["count"]["accuracy"]
+    before = SkillsTask(plain(tiny_model), deltas, recipe, files()).evaluate()["skills"]["count"]
+    after = found[-1]["held_out"]["skills"]["count"]
+    assert after["loss"] < before["loss"] - 0.6  # random embeddings are small: no model of them is ever sure
+    assert before["accuracy"] < 0.2 and after["accuracy"] > 0.9
     assert found[-1]["answer_tokens"] < found[-1]["tokens"] < found[-1]["padded_tokens"]
     for (name, p), q in zip(model.named_parameters(), plain(tiny_model).parameters(), strict=True):
         assert torch.equal(p, q), name
@@ -114,7 +115,7 @@ def test_the_loss_is_the_mean_of_the_files_by_their_shares(tiny_model: Make) -> 
         logits = model.vocabulary_logits(model.commit_stream(torch.from_numpy(batch.tokens))[0][:, :-1])
         scored = torch.from_numpy(batch.scored[:, 1:])
         losses = F.cross_entropy(logits[scored], torch.from_numpy(batch.tokens)[:, 1:][scored], reduction="sum")
-        total += float(losses) / given[source].density
+        total += float(losses.detach()) / given[source].density
         weight += float(scored.sum()) / given[source].density
     assert metrics["loss"] == pytest.approx(total / weight, rel=1e-4)
 
@@ -271,9 +272,3 @@ def test_an_adapter_can_be_trained_on_skilled_weights(tmp_path: Path, recipe: Pa
     lm = trifolium.load(tmp_path / "base", **files)
     assert lm.model.adapter is not None
     assert lm.model.adapter.config.base_fingerprint == lm.fingerprint
-
-
-def test_the_shipped_recipe_is_one() -> None:
-    recipe = Skills.load(RECIPES / "smollm2-135m-skills.toml")
-    assert sum(data.share for data in recipe.data) == pytest.approx(1)
-    assert [data.teacher for data in recipe.data] == [False, True]
