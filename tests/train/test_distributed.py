@@ -15,8 +15,8 @@ from trifolium.train.loop import METRICS
 HELPERS = Path(__file__).parents[1] / "helpers"
 
 
-def run(out: Path, steps: int, processes: int) -> None:
-    script = [str(HELPERS / "sharded_run.py"), str(out), str(steps)]
+def run(out: Path, steps: int, processes: int, what: str = "sharded_run.py") -> None:
+    script = [str(HELPERS / what), str(out), str(steps)]
     launch = [sys.executable]
     if processes > 1:
         launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
@@ -49,3 +49,18 @@ def test_one_process_goes_on_as_two(tmp_path: Path) -> None:
     run(tmp_path / "a", 8, 2)
     run(tmp_path / "b", 8, 1)
     assert curve(tmp_path / "a")[-1] == pytest.approx(curve(tmp_path / "b")[-1], rel=2e-3)
+
+
+def test_skills_are_the_same_from_two_processes_and_resume(tmp_path: Path) -> None:
+    run(tmp_path / "one", 6, 1, "skills_run.py")
+    run(tmp_path / "two", 3, 2, "skills_run.py")
+    run(tmp_path / "two", 6, 1, "skills_run.py")
+    one, two = (
+        [json.loads(line) for line in (tmp_path / name / METRICS).read_text().splitlines()] for name in ("one", "two")
+    )
+    assert [r["step"] for r in two] == list(range(1, 7))
+    for a, b in zip(one, two, strict=True):
+        for key in ("loss", "accuracy", "grad_norm", "answer_tokens", "padded_tokens"):
+            assert b[key] == pytest.approx(a[key], rel=2e-3), (key, a, b)
+    assert one[2]["held_out"]["loss"] == pytest.approx(two[2]["held_out"]["loss"], rel=1e-3)
+    assert one[-1]["loss"] < one[0]["loss"]
