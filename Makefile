@@ -38,6 +38,7 @@ bench: setup  ## Measure beside peers (docs/benchmarks.md), the modes, layers at
 
 eval: setup  ## Typed decisions and tool calls on public sets (names the packages that it needs)
 	$(PY) bench/tool_eval.py
+	$(PY) bench/skills.py
 	$(PY) bench/decisions_quality.py rows
 	$(PY) bench/decisions_quality.py jevbench
 	$(PY) bench/decisions_quality.py sys1bench

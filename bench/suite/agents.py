@@ -14,7 +14,15 @@ from typing import Any
 
 from trifolium.files import replacing
 
-PARTS = ("structured_race", "structured_valid", "tool_calls", "tool_eval_bench", "decisions", "decisions_quality")
+PARTS = (
+    "structured_race",
+    "structured_valid",
+    "tool_calls",
+    "tool_eval_bench",
+    "skills",
+    "decisions",
+    "decisions_quality",
+)
 """Files of bench/out, without their ending."""
 
 PICTURE = "pictures/decisions-reliability.png"
@@ -45,6 +53,7 @@ def markdown(known: Mapping[str, Any]) -> str:
         *_race(known.get("structured_race")),
         *_valid(known.get("structured_valid")),
         *_calls(known.get("tool_calls"), known.get("tool_eval_bench")),
+        *_skills(known.get("skills")),
         *_speed(known.get("decisions")),
         *_quality(known.get("decisions_quality")),
     ]
@@ -101,6 +110,25 @@ def _calls(found: Sequence[Mapping[str, Any]] | None, bench: Mapping[str, Any] |
             + "."
         )
     return ["### Tool calls", *parts] if parts else []
+
+
+def _skills(found: Mapping[str, Any] | None) -> list[str]:
+    if not found:
+        return []
+    kinds = sorted({kind for modes in found.values() for row in modes.values() for kind in row})
+    rows = [
+        [f"`{model}`", mode]
+        + [f"{100 * row[kind]['right']:.0f} % of {row[kind]['items']}" if kind in row else "" for kind in kinds]
+        + [f"{_mean([one['tokens_per_pass'] for one in row.values()]):.2f}"]
+        for model, modes in found.items()
+        for mode, row in modes.items()
+    ]
+    told = "`python bench/skills.py`: turns that are right, of items of the Berkeley Function Calling Leaderboard:"
+    return [told, _table(["model", "mode", *kinds, "tokens a pass"], rows)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _speed(found: Mapping[str, Any] | None) -> list[str]:
