@@ -298,8 +298,8 @@ def load(
         network.adapter = native_adapter(checkpoint)
     chosen = dtypes.resolve(dtype, checkpoint.config, checkpoint.four_bit).dtype
     notes: list[str] = []
-    if adapter == "auto" and network.adapter is None and checkpoint.skills is not None:
-        notes.append("no adapter in the package was trained with these skills, so nothing is previewed")
+    if network.adapter is not None and network.adapter.config.base_fingerprint not in ("", checkpoint.fingerprint()):
+        notes.append("the adapter was trained without these skills: fewer of its drafts are right")
     products = products_of(network)
     weights = PreparedWeights.default().tensors(checkpoint, dtypes.as_torch(chosen), products, notes.append)
     network.fill(weights, dtypes.as_torch(chosen))
@@ -334,15 +334,15 @@ def products_of(network: Transformer) -> Products:
 
 
 def packaged_adapter(checkpoint: Checkpoint) -> Path | None:
-    """The adapter in the package that was made for these weights, by fingerprint, however the model was named."""
+    """The adapter in the package that was made for these weights, by fingerprint, however the model was named.
+
+    With skills that no adapter was made for, the one for the weights without them.
+    """
     shelf = Shelf.default()
-    base, fingerprint = checkpoint.base_fingerprint(), checkpoint.fingerprint()
-    for name, entry in sorted(shelf.entries.items()):
-        path = shelf.adapter_path(name) if entry.fingerprint == base else None
-        # With skills the weights are others than the entry's files alone: the adapter itself says which it is for.
-        if path is not None and read_adapter_config(path).base_fingerprint == fingerprint:
-            return path
-    return None
+    base = checkpoint.base_fingerprint()
+    paths = [shelf.adapter_path(name) for name, entry in sorted(shelf.entries.items()) if entry.fingerprint == base]
+    made_for = {read_adapter_config(path).base_fingerprint: path for path in paths if path is not None}
+    return made_for.get(checkpoint.fingerprint(), made_for.get(base))
 
 
 def read_adapter(path: Path, checkpoint: Checkpoint) -> Adapter:

@@ -194,15 +194,18 @@ def test_loading_with_skills_and_the_adapters_of_both(tmp_path: Path) -> None:
     assert (
         answers[0] != trifolium.load(folder, adapter=None).generate("Hello", max_tokens=12, ignore_eos=True).token_ids
     )
-    with pytest.raises(AdapterMismatchError, match="other skills"):
-        trifolium.load(folder, adapter=folder / "adapter.safetensors", skills=skills)
+    # The plain weights' adapter still serves, and says so; its drafts change no answer.
+    borrowed = trifolium.load(folder, adapter=folder / "adapter.safetensors", skills=skills, dtype="float32")
+    assert "without these skills" in borrowed.notes[0]
+    drafted = borrowed.generate("Hello", max_tokens=12, ignore_eos=True, free_rows=True)
+    assert drafted.token_ids == answers[0] and borrowed.model.adapter is not None
+    assert not trifolium.load(folder, adapter=folder / "adapter.safetensors").notes
     adapter = dict(build_adapter(plain.config, 6, generator, 0.1).named_parameters())
     save_adapter(tmp_path / "own.safetensors", adapter_config(plain.config, 6, skilled.fingerprint()), adapter)
     both = trifolium.load(folder, adapter=tmp_path / "own.safetensors", skills=skills)
-    assert both.model.adapter is not None
+    assert both.model.adapter is not None and not both.notes
     with pytest.raises(AdapterMismatchError, match="other skills"):
         trifolium.load(folder, adapter=tmp_path / "own.safetensors")
-    assert "nothing is previewed" in trifolium.load(folder, skills=skills).notes[0]
 
 
 def test_the_shelf_gives_a_name_skills_and_keeps_the_plain_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,4 +251,7 @@ files_of = "tiny"
     loaded = {name: trifolium.load(name) for name in ("tiny", "tiny-plain")}
     prints = {name: lm.model.adapter.config.base_fingerprint for name, lm in loaded.items()}
     assert prints == {"tiny": skilled.fingerprint(), "tiny-plain": plain.fingerprint()}
+    (adapters / "skilled.safetensors").unlink()
+    borrowed = trifolium.load("tiny")
+    assert borrowed.model.adapter is not None and "without these skills" in borrowed.notes[0]
     assert found.installed_path("tiny-plain") == found.installed_path("tiny") == folder

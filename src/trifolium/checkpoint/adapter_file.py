@@ -25,6 +25,8 @@ class Base(Protocol):
 
     def fingerprint(self) -> str: ...
 
+    def base_fingerprint(self) -> str: ...
+
 
 def save_adapter(path: Path, config: AdapterConfig, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write `tensors` as bfloat16 with `config` to `path`, whole or not at all (an old file survives a failure).
@@ -48,9 +50,10 @@ def read_adapter_config(path: Path) -> AdapterConfig:
 
 
 def check_base(config: AdapterConfig, base: Base) -> None:
-    """Raises AdapterMismatchError unless the adapter was made for these very weights (see Checkpoint.fingerprint).
+    """Raises AdapterMismatchError unless the adapter was made for these weights, or for them without skills.
 
-    Skills make other weights of a base: an adapter that was trained with them fits only with them.
+    Skills are small changes of a base, and drafts are only proposals: those of the plain base's adapter still serve. An
+    adapter that was trained with skills fits only with them.
     """
     sizes = {"vocab_size", "hidden_size", "num_layers"}
     wrong = [
@@ -58,7 +61,7 @@ def check_base(config: AdapterConfig, base: Base) -> None:
         for key in sorted(sizes)
         if getattr(config, key) != getattr(base.config, key)
     ]
-    if wrong or config.base_fingerprint != base.fingerprint():
+    if wrong or config.base_fingerprint not in (base.fingerprint(), base.base_fingerprint()):
         detail = f" ({'; '.join(wrong)})" if wrong else " (same sizes, other weights, or other skills)"
         raise AdapterMismatchError(
             f"the adapter was made for {config.base_name}, not for {base.name}{detail}; "
