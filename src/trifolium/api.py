@@ -8,6 +8,7 @@ print(lm.generate("Name the capital of France.").text)
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,12 +27,23 @@ from .decide import Decisions, Deliberation, Group, Inquiry, Question, Temperatu
 from .decide.calibration import CalibrationFile
 from .dtypes import DTypeName
 from .engine import MAX_ROWS, Engine, Event, FinishedEvent, Handle, Request, Result
-from .errors import ConfigError, PromptError, TensorMismatchError
+from .errors import ConfigError, PromptError, TensorMismatchError, ToolError
 from .model import Adapter, Transformer
 from .model.experts import Experts
 from .model.linear import Linear
 from .text import ChatTemplate, ReasoningSplitter, Tokenizer, encode_chat
-from .tools import ToolFormat, ToolUse, Turn, TurnReader, constraint_of, format_of, lay_out, read_tools, read_use
+from .tools import (
+    ToolFormat,
+    ToolUse,
+    Turn,
+    TurnReader,
+    constraint_of,
+    format_of,
+    knows_tools,
+    lay_out,
+    read_tools,
+    read_use,
+)
 
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Messages | Sequence[int]
@@ -95,10 +107,14 @@ class LM:
         contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
         self.check_size(sum(len(content) for content in contents if isinstance(content, str)))
         known = read_tools(tools)
+        told = [tool.as_openai() for tool in known] if knows_tools(self.tokenizer.chat_template) else []
         if known or any(isinstance(m, Mapping) and (m.get("tool_calls") or m.get("role") == "tool") for m in messages):
-            messages = [*lay_out(self.tokenizer.chat_template, self.tool_format, messages, known)]
-        told = [tool.as_openai() for tool in known] or None
-        return encode_chat(self.tokenizer, self._template, messages, tools=told, **(template or {}))
+            try:
+                messages = [*lay_out(self.tokenizer.chat_template, self.tool_format, messages, known)]
+            except ToolError as error:
+                raise error.under("messages") from None
+            self.check_size(len(json.dumps([messages, told], default=str)))
+        return encode_chat(self.tokenizer, self._template, messages, tools=told or None, **(template or {}))
 
     def check_size(self, characters: int) -> None:
         """Raises PromptError for a text that no tokenizer could fit into the context: that takes no time to see."""

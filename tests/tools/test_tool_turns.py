@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+import trifolium
+from tiny_engine import write_folder
 from trifolium.errors import ToolError
 from trifolium.text import ChatTemplate, ReasoningSplitter
 from trifolium.tools import Said, Tool, ToolCall, ToolUse, TurnReader, lay_out, read_tools, read_use
@@ -93,6 +95,15 @@ def test_templates_without_tools_get_text():
     with_system = lay_out(None, Tagged(), [{"role": "system", "content": "Be brief."}, *CONVERSATION], TOOLS)
     assert with_system[0]["content"].startswith("Be brief.\n\n# Tools") and len(with_system) == 5
     assert "<parameter=a>\n1\n</parameter>" in with_system[2]["content"]
+
+
+def test_templates_with_tools_of_another_format_get_text_only(tmp_path):
+    """Or the prompt would tell of the tools twice, and teach two ways to call them."""
+    source = "{% if tools %}TOOLS {{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.content }}]{% endfor %}"
+    folder = write_folder(tmp_path / "tiny", with_adapter=False, chat_template=source).path
+    lm = trifolium.load(folder, adapter=None, dtype="float32")
+    text = lm.tokenizer.decode(lm.encode([{"role": "user", "content": "Hi"}], tools=TOOLS))
+    assert text.startswith("[# Tools\n") and text.endswith("][Hi]") and "TOOLS" not in text
 
 
 def test_templates_with_tools_get_arguments_as_objects():

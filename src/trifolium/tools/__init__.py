@@ -1,7 +1,7 @@
 """Tool calls: what tools are, how models write calls of them, and how turns with calls are laid out and read."""
 
 from .formats import ToolFormat, constraint_of, format_of
-from .layout import lay_out
+from .layout import knows_tools, lay_out
 from .spec import MAX_TOOLS, Tool, ToolCall, ToolUse, read_arguments, read_tools, read_use
 from .turn import Said, Turn, TurnReader
 
@@ -16,6 +16,7 @@ __all__ = [
     "TurnReader",
     "constraint_of",
     "format_of",
+    "knows_tools",
     "lay_out",
     "read_arguments",
     "read_tools",
