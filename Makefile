@@ -1,7 +1,7 @@
 PY ?= .venv/bin/python
 PROMPT ?= Name the capital of France.
 
-.PHONY: help setup run test lint types bench eval screenshots train nano fuzz clean
+.PHONY: help setup run test lint types bench eval screenshots train skills nano fuzz clean
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -49,6 +49,12 @@ screenshots: setup  ## Pictures of the server's page for the docs (needs Chromiu
 
 train: setup  ## Train the default adapter by its recipe (hours; resumes where it stopped)
 	$(PY) -m trifolium train recipes/smollm2-135m.toml
+
+skills: setup data/skills.jsonl.gz  ## Teach the default model tools, extraction and decisions (hours; resumes)
+	$(PY) -m trifolium train recipes/smollm2-135m-skills.toml
+
+data/skills.jsonl.gz: | setup
+	$(PY) -m trifolium generate-skills --out $@ --count 24000
 
 nano: setup  ## Make the nano hybrid from nothing, with its ablation (hours; resumes where it stopped)
 	$(PY) recipes/nano/make.py --docs docs

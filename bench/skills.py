@@ -1,6 +1,6 @@
 """What a model can do with tools: items of the Berkeley Function Calling Leaderboard, scored by their answers.
 
-    python bench/skills.py [--model smollm2-135m] [--modes verified diffusion ar] [--share 1.0]
+    python bench/skills.py [--model smollm2-135m] [--skills FILE] [--modes verified diffusion ar] [--share 1.0]
 
 200 items of `simple_python` and 100 each of `multiple`, `parallel` and `irrelevance`, evenly from the files of the
 package bfcl-eval (2026.3.23; `pip install --no-deps bfcl-eval==2026.3.23`, nothing of it is here). A call is right if
@@ -164,6 +164,7 @@ def summary(rows: Sequence[Mapping[str, Any]], model: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--skills", default="auto", help="a skills file, none, or auto: the shelf's for this model")
     parser.add_argument("--modes", nargs="+", default=["verified", "diffusion", "ar"])
     parser.add_argument("--kinds", nargs="+", default=list(COUNTS), choices=list(COUNTS))
     parser.add_argument("--share", type=float, default=1.0, help="of the items")
@@ -172,16 +173,17 @@ def main() -> None:
     OUT.mkdir(exist_ok=True)
     journal = OUT / "skills.jsonl"
     rows = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+    name = options.model if options.skills == "auto" else f"{options.model}, {Path(options.skills).stem}"
     if options.again:
-        rows = [row for row in rows if row["model"] != options.model]
+        rows = [row for row in rows if row["model"] != name]
         journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lm = trifolium.load(options.model)
+    lm = trifolium.load(options.model, skills=None if options.skills == "none" else options.skills)
     for mode in options.modes:
         for kind in options.kinds:
-            known = {row["id"] for row in rows if row["model"] == options.model and row["mode"] == mode}
+            known = {row["id"] for row in rows if row["model"] == name and row["mode"] == mode}
             todo = [item for item in items(kind, options.share) if item["id"] not in known]
             for done, row in enumerate(run(lm, mode, todo), 1):
-                row["model"] = options.model
+                row["model"] = name
                 rows.append(row)
                 with journal.open("a") as file:
                     file.write(json.dumps(row) + "\n")
@@ -189,7 +191,7 @@ def main() -> None:
             print(file=sys.stderr)
     path = OUT / "skills.json"
     known_models = json.loads(path.read_text()) if path.exists() else {}
-    known_models[options.model] = summary(rows, options.model)
+    known_models[name] = summary(rows, name)
     path.write_text(json.dumps(known_models, indent=2) + "\n")
     print(json.dumps(known_models, indent=2))
 
