@@ -108,7 +108,7 @@ def test_sizes_alone(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_unknown_names_list_the_nearest_of_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     error = run(capsys, "qwen3.6-35b", code=2)
-    assert "(nearest: nano, smollm2-135m)" in error
+    assert "(nearest: nano, smollm2-135m, smollm2-135m-skills)" in error
     assert "sizes alone are known of qwen3.6-35b-a3b" in error
 
 
