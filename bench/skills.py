@@ -161,6 +161,17 @@ def summary(rows: Sequence[Mapping[str, Any]], model: str) -> dict[str, Any]:
     return found
 
 
+def read(journal: Path) -> list[dict[str, Any]]:
+    """Finished items; a last line that was cut off is asked again."""
+    found = []
+    for line in journal.read_text("utf-8").splitlines() if journal.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
@@ -172,18 +183,20 @@ def main() -> None:
     options = parser.parse_args()
     OUT.mkdir(exist_ok=True)
     journal = OUT / "skills.jsonl"
-    rows = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+    rows = read(journal)
     name = options.model if options.skills == "auto" else f"{options.model}, {Path(options.skills).stem}"
     if options.again:
         rows = [row for row in rows if row["model"] != name]
         journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
     lm = trifolium.load(options.model, skills=None if options.skills == "none" else options.skills)
+    weights = (lm.fingerprint or "")[:12]
+    rows = [row for row in rows if row["model"] != name or row["weights"] == weights]
     for mode in options.modes:
         for kind in options.kinds:
             known = {row["id"] for row in rows if row["model"] == name and row["mode"] == mode}
             todo = [item for item in items(kind, options.share) if item["id"] not in known]
             for done, row in enumerate(run(lm, mode, todo), 1):
-                row["model"] = name
+                row |= {"model": name, "weights": weights}
                 rows.append(row)
                 with journal.open("a") as file:
                     file.write(json.dumps(row) + "\n")

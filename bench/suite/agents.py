@@ -37,7 +37,8 @@ def collect(out: Path, folder: Path) -> dict[str, Any]:
     known: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     for part in PARTS:
         if (found := out / f"{part}.json").exists():
-            known[part] = json.loads(found.read_text("utf-8"))
+            # Other people's scorecards hold NaN, which JSON doesn't have.
+            known[part] = json.loads(found.read_text("utf-8"), parse_constant=lambda name: None)
     if (picture := out / "decisions_reliability.png").exists():
         (folder / "pictures").mkdir(parents=True, exist_ok=True)
         shutil.copyfile(picture, folder / PICTURE)
@@ -201,5 +202,5 @@ def _card(card: Mapping[str, Any]) -> list[str]:
             return next((value for inner in node.values() if (value := find(inner, names)) is not None), None)
         return None
 
-    found = (find(card, ("accuracy", "top1_accuracy")), find(card, ("ece", "calibration_error")))
+    found = (find(card, ("accuracy_median", "accuracy")), find(card, ("ece_width_15", "ece")))
     return ["" if value is None else f"{value:.3f}" for value in found]

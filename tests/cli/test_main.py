@@ -72,7 +72,7 @@ def test_an_error_of_ours_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[s
     code, out, err = outcome(capsys, "models", "show", "smollm2-135")
     assert code == 2
     assert out == ""
-    assert err == "error: the shelf has no model 'smollm2-135'; nearest: smollm2-135m\n"
+    assert err == "error: the shelf has no model 'smollm2-135'; nearest: smollm2-135m, smollm2-135m-skills\n"
 
 
 def test_ctrl_c_exits_with_130(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ class Statistics:
 def lessons(config: LessonConfig, statistics: Statistics | None = None) -> Iterator[dict[str, Any]]:
     """Lines in OpenAI's shape: `messages`, `tools` where there are some, `skill`, and `complete`.
 
-    Arguments are objects. Lines whose first request was there before are dropped, so that the split by prompt holds.
+    Arguments are objects. Lines without tools whose request was there before are dropped; of those with tools, the
+    first request alone (it may be a greeting) doesn't say what they are.
     """
     statistics = Statistics() if statistics is None else statistics
     kinds, shares = zip(*SHARES, strict=True)
